@@ -64,8 +64,8 @@ WORDS = {
 PLOTTED = "three tiers, exact run times, images of 1 s"
 PLOTS = dict(zip(PROMISES, ("leaderboard.svg", "leaderboard-work.svg"), strict=True))
 SUBSET = (
-    "Every load at exact run times and small images, and every combination of run times and images at load 1.2: about eight minutes",
-    "on two cores. `make leaderboard ARGS=--full` has every combination at every load, in about twenty.",
+    "Every load at exact run times and small images, and every combination of run times and images at load 1.2: about eight",
+    "minutes on two cores. `make leaderboard ARGS=--full` has every combination at every load, in about twenty.",
 )
 Groups = tuple[ComparisonGroup, ...]
 

@@ -17,6 +17,7 @@ from tidewright.kube.extender.handler import ExtenderHandler
 from tidewright.kube.objects.pod_request import cpu_of
 from tidewright.kube.objects.quantity import millicores
 from tidewright.kube.objects.trimming import trim_node, trim_pod
+from tidewright.placement.scores.columns import ShareRequest
 
 
 def cluster_cache(policy: str = "fgd") -> ClusterCache:
@@ -118,7 +119,7 @@ def scores(found: ClusterCache, item: dict[str, Any], *nodes: str) -> list[int]:
 
 def test_a_pod_without_gpus_goes_where_it_keeps_none_from_being_used() -> None:
     here = cluster_cache()
-    here.handler.chooser.workload.expect({(15, 1, 4000): 1})
+    here.handler.chooser.workload.expect({ShareRequest(15, 1, 4000): 1})
     see(here, plain("old", "4", node="a", phase="Running"))
     found = scores(here, plain("p", "1"), "a", "b", "no GPUs")
     assert found[2] == 10 and found[0] < found[1]

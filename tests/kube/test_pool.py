@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidewright.kube.allocation.fragmentation import AT_ONCE, REFRESH, Workload, fragmentation, growth, rank
 from tidewright.kube.allocation.gpu_selection import GpuSelector, scores
 from tidewright.kube.allocation.pool import NEVER, Pool
 from tidewright.kube.allocation.preemption import cheapest_victims
+from tidewright.kube.allocation.workload import REFRESH, Workload
 from tidewright.kube.objects.gpu_inventory import GpuInfo, GpuInventory
 from tidewright.kube.objects.pod_request import POLICIES, GpuAssignment, PodRequest
+from tidewright.placement.scores.columns import ShareRequest
 
 
 def inventory(name: str, *units: int, bad: int = -1, whole: tuple[int, ...] = ()) -> GpuInventory:
@@ -119,50 +120,9 @@ def test_fgd_leaves_room_for_what_usually_comes() -> None:
     pool.set_node(inventory("n", 16, 16))
     pool.hold(assignment("a", "n", {0: 7}))
     chooser = GpuSelector(pool, "fgd")
-    chooser.workload.expect({(10, 1, 0): 1})
+    chooser.workload.expect({ShareRequest(10, 1): 1})
     assert chooser.pick(ask(6), "n") == (0,)
     assert np.argmin(chooser.cost(ask(6), pool.rows(["n"]))) == 0
-
-
-TYPICAL = ((4, 1, 1000, 0.5), (8, 1, 4000, 0.25), (16, 2, 0, 0.25))
-FREE = st.lists(st.lists(st.integers(-2, 16), min_size=3, max_size=3), min_size=1, max_size=5)
-
-
-@given(FREE, st.lists(st.integers(-500, 9000), min_size=5, max_size=5), st.integers(1, 10), st.integers(0, 3),
-       st.integers(0, 5000))  # fmt: skip
-def test_the_growth_of_fragmentation_is_after_less_before(
-    free: list[list[int]], cpu: list[int], units: int, count: int, cores: int
-) -> None:
-    rows, left = np.array(free, dtype=np.int64), np.array(cpu[: len(free)], dtype=np.int64)
-    grown, gpu = growth(rows, left, (units, count, cores), TYPICAL)
-    for row, had, value, at in zip(rows, left, grown, gpu, strict=True):
-        if (row >= units).sum() < count:
-            assert value == np.inf
-        elif count < 2:
-            after = row.copy()
-            after[at] -= units if count else 0
-            grew = lost(after.tolist(), had - cores) - lost(row.tolist(), had)
-            assert value == pytest.approx(grew)
-    times = 1 + AT_ONCE // rows.size
-    many = growth(np.tile(rows, (times, 1)), np.tile(left, times), (units, count, cores), TYPICAL)
-    assert np.array_equal(many[0], np.tile(grown, times)) and np.array_equal(many[1], np.tile(gpu, times))
-
-
-@given(FREE, st.integers(-500, 9000))
-def test_fragmentation_is_what_typical_pods_cannot_use(free: list[list[int]], cpu: int) -> None:
-    found = fragmentation(np.array(free, dtype=np.int64), np.full(len(free), cpu), TYPICAL)
-    assert found.tolist() == pytest.approx([lost(row, cpu) for row in free])
-
-
-def lost(free: list[int], cpu: int) -> float:
-    """F of one node, as section 3.2 of the paper has it."""
-    usable = [max(units, 0) for units in free]
-    found = 0.0
-    for units, count, cores, share in TYPICAL:
-        enough = [mine >= units for mine in free]
-        fits = sum(enough) >= count and cpu >= cores
-        found += share * sum(mine for mine, good in zip(usable, enough, strict=True) if not (fits and good))
-    return found
 
 
 def test_free_gpus_without_cpu_are_of_no_use() -> None:
@@ -172,7 +132,7 @@ def test_free_gpus_without_cpu_are_of_no_use() -> None:
         pool.set_node(replace(inventory(name, 16, 16), cpu=8000))
     pool.load("other", "b", 4000)
     chooser = GpuSelector(pool, "fgd")
-    chooser.workload.expect({(16, 1, 4000): 1})
+    chooser.workload.expect({ShareRequest(16, 1, 4000): 1})
     rows = pool.rows(["a", "b", "no GPUs"])
     costs = chooser.cost(replace(ask(4), cpu=2000), rows)
     assert costs[0] < costs[1] < np.inf == costs[2]
@@ -200,12 +160,6 @@ def test_cpu_is_counted_once_and_given_back() -> None:
     assert pool.cpu_to("", row) == [4000]
 
 
-def test_equals_are_told_apart_by_their_row() -> None:
-    """Growth is ranked in hundredths of a sigmoid of GPUs: what differs by less than that is equal."""
-    found = rank(np.array([0.02, 0.01, 90.0, np.inf]), np.array([80] * 4), np.arange(4))
-    assert found.argmin() == 0 and found[1] - found[0] < 0.01 and found[2] > found[1] and found[3] == np.inf
-
-
 def test_scores_single_the_best_out() -> None:
     assert scores(np.array([3.0, 1.0, 1.01, np.inf, 9.0])) == [7, 10, 9, 0, 0]
     assert scores(np.array([2.0, 2.0])) == [10, 10]
@@ -214,9 +168,8 @@ def test_scores_single_the_best_out() -> None:
 
 def test_typical_pods_cover_most_of_what_was_seen() -> None:
     workload = Workload()
-    workload.expect({(4, 1, 0): 90, (8, 1, 0): 8, (1, 1, 0): 2})
-    assert [(units, count) for units, count, *_ in workload.typical] == [(4, 1), (8, 1)]
-    assert sum(share for *_, share in workload.typical) == pytest.approx(1.0)
+    workload.expect({ShareRequest(4, 1): 90, ShareRequest(8, 1): 8, ShareRequest(1, 1): 2})
+    assert workload.typical == ((ShareRequest(4, 1), 90), (ShareRequest(8, 1), 8))
 
 
 def test_more_of_the_same_pods_change_no_score() -> None:

@@ -1,4 +1,4 @@
-"""Which node and which of its GPUs: best-fit, spread, or least fragmentation. Pure.
+"""Which node and which of its GPUs, by the placement scores of ``placement.scores``. Pure.
 
 ``cost`` is a number per node, lower is better; ``pick`` names the GPUs. Scores of nodes whose row did not change are kept,
 so scoring a thousand nodes costs what changed since the last pod of that shape.
@@ -11,20 +11,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...placement.scores.columns import Floats, NodeColumns, ShareRequest
+from ...placement.scores.devices import EmptiestDevices, TightestDevices
+from ...placement.scores.protocol import PlacementScore
 from ..objects.pod_request import PodRequest
-from .fragmentation import Floats, Shape, Workload, growth, rank
-from .pool import Ints, Pool
+from .pool import NEVER, Ints, Pool
+from .workload import Workload, request_of
 
 SHAPES_KEPT = 128
 BEST = -101.0
 """Less than any growth of fragmentation costs."""
-_FAR = np.iinfo(np.int64).max
+APART = 1e-6
+"""Between equals the first row, so that pods lie together and whole nodes stay free. FGD's scores are whole hundredths."""
+BY_DEVICES: dict[str, PlacementScore] = {"best-fit": TightestDevices(), "spread": EmptiestDevices()}
 
 
 @dataclass(slots=True)
 class _Scores:
     cost: Floats
-    gpu: Ints
     version: Ints
     edition: int
 
@@ -36,18 +40,16 @@ class GpuSelector:
     pool: Pool
     policy: str = "best-fit"
     workload: Workload = field(default_factory=Workload)
-    _kept: OrderedDict[Shape, _Scores] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[ShareRequest, _Scores] = field(default_factory=OrderedDict)
 
     def cost(self, ask: PodRequest, rows: Ints) -> Floats:
         """Of putting ``ask`` on each row; infinite where it does not fit."""
-        policy = ask.policy or self.policy
         fits = self.pool.fits(ask, rows)
-        if policy == "fgd":
-            costs = self._ranked(ask, rows)
-        elif policy == "spread":
-            costs = -self._most_free(ask, rows)
+        score = BY_DEVICES.get(ask.policy or self.policy)
+        if score is None:
+            costs = self._fragments(ask, rows)
         else:
-            costs = self._least_left(ask, rows)
+            costs = -np.asarray(score.score(self._nodes(ask, rows), request_of(ask), 0), dtype=np.float64)
         return np.where(fits, costs, np.inf)
 
     def cost_beside(self, ask: PodRequest, rows: Ints) -> Floats | None:
@@ -55,67 +57,57 @@ class GpuSelector:
         none (row -1). None when the policy does not care."""
         if (ask.policy or self.policy) != "fgd":
             return None
-        return np.where(rows >= 0, self._ranked(ask, rows), BEST)
+        return np.where(rows >= 0, self._fragments(ask, rows), BEST)
 
     def pick(self, ask: PodRequest, node: str) -> tuple[int, ...]:
         """The GPUs of ``node`` for ``ask``, by index; empty when they do not fit."""
         row = self.pool.row.get(node, -1)
         if row < 0:
             return ()
-        rows = np.array([row], dtype=np.int64)
-        free = self.pool.free_to(ask.uid, rows)[0]
-        enough = np.flatnonzero(free >= ask.units)
-        if len(enough) < ask.count:
+        nodes = self._nodes(ask, np.array([row], dtype=np.int64))
+        if (nodes.free[0] >= ask.units).sum() < ask.count:
             return ()
-        policy = ask.policy or self.policy
-        if policy == "fgd" and ask.count == 1:
-            return (int(self._growth(ask, rows)[1][0]),)
-        order = np.argsort(-free[enough] if policy == "spread" else free[enough], kind="stable")
-        return tuple(sorted(int(gpu) for gpu in enough[order[: ask.count]]))
+        score = BY_DEVICES.get(ask.policy or self.policy, self.workload.score)
+        return score.pick(nodes, request_of(ask), 0)
 
-    def _least_left(self, ask: PodRequest, rows: Ints) -> Floats:
-        """gpushare's best fit, over nodes too: what stays free on the GPUs it would take."""
-        free = self.pool.free_to(ask.uid, rows)
-        left = np.sort(np.where(free >= ask.units, free - ask.units, _FAR // 256), axis=1)
-        costs: Floats = left[:, : ask.count].sum(axis=1).astype(np.float64)
-        return costs
+    def _nodes(self, ask: PodRequest, rows: Ints) -> NodeColumns:
+        """Rows as scores see them; where the pod already holds something, as if it did not."""
+        return self._columns(self.pool.free_to(ask.uid, rows), self.pool.cpu_to(ask.uid, rows), rows)
 
-    def _most_free(self, ask: PodRequest, rows: Ints) -> Floats:
-        free = np.sort(np.maximum(self.pool.free_to(ask.uid, rows), 0), axis=1)
-        costs: Floats = free[:, -ask.count :].sum(axis=1).astype(np.float64)
-        return costs
+    def _columns(self, free: Ints, cpu: Ints, rows: Ints) -> NodeColumns:
+        nothing = np.zeros(len(rows), dtype=np.int64)
+        none_there = np.zeros((len(rows), 1 + free.shape[1]), dtype=np.int64)
+        return NodeColumns(
+            free, cpu, nothing, nothing, self.pool.size[rows], (free > NEVER // 2).sum(axis=1), none_there, rows
+        )
 
-    def _ranked(self, ask: PodRequest, rows: Ints) -> Floats:
-        return rank(self._growth(ask, rows)[0], self.pool.size[rows], rows)
-
-    def _growth(self, ask: PodRequest, rows: Ints) -> tuple[Floats, Ints]:
-        """By how much each row's fragmentation grows, and its one best GPU; where the pod already holds something, as if it
-        did not."""
-        kept = self._scores(ask)
-        costs, gpus = kept.cost[rows], kept.gpu[rows]
+    def _fragments(self, ask: PodRequest, rows: Ints) -> Floats:
+        """FGD's, the fewest first; infinite where the GPUs do not fit."""
+        costs = self._scores(request_of(ask))[rows]
         own = rows == self.pool.own_row(ask.uid)
         if own.any():
-            free = self.pool.free_to(ask.uid, rows[own])
-            costs[own], gpus[own] = growth(free, self.pool.cpu_to(ask.uid, rows[own]), ask.shape, self.workload.typical)
-        return costs, gpus
+            costs[own] = self._anew(self._nodes(ask, rows[own]), request_of(ask))
+        return costs + rows * APART
 
-    def _scores(self, ask: PodRequest) -> _Scores:
+    def _anew(self, nodes: NodeColumns, request: ShareRequest) -> Floats:
+        costs = -np.asarray(self.workload.score.score(nodes, request, 0), dtype=np.float64)
+        return np.where((nodes.free >= request.units).sum(axis=1) >= request.devices, costs, np.inf)
+
+    def _scores(self, key: ShareRequest) -> Floats:
         """Of all rows; those that changed since the last time are worked out again."""
-        key, pool = ask.shape, self.pool
+        pool, size = self.pool, len(self.pool.version)
         kept = self._kept.get(key)
-        size = len(pool.version)
         if kept is None or kept.edition != self.workload.edition or len(kept.cost) != size:
-            nothing = np.full(size, -1, dtype=np.int64)
-            kept = _Scores(np.full(size, np.inf), nothing.copy(), nothing, self.workload.edition)
+            kept = _Scores(np.full(size, np.inf), np.full(size, -1, dtype=np.int64), self.workload.edition)
             self._kept[key] = kept
         self._kept.move_to_end(key)
         while len(self._kept) > SHAPES_KEPT:
             self._kept.popitem(last=False)
         dirty = np.flatnonzero(kept.version != pool.version)
         if len(dirty):
-            kept.cost[dirty], kept.gpu[dirty] = growth(pool.free[dirty], pool.cpu[dirty], key, self.workload.typical)
+            kept.cost[dirty] = self._anew(self._columns(pool.free[dirty], pool.cpu[dirty], dirty), key)
             kept.version[dirty] = pool.version[dirty]
-        return kept
+        return kept.cost
 
 
 def scores(costs: Floats) -> list[int]:

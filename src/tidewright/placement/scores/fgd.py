@@ -17,10 +17,16 @@ def typical_pods(workload: Iterable[ShareRequest], cover: float = COVER) -> tupl
 
     Memory does not matter. Among equally frequent ones the larger come first, as in the artifact.
     """
-    counts = Counter(request._replace(memory=0) for request in workload)
+    return typical_of(Counter(request._replace(memory=0) for request in workload), cover)
+
+
+def typical_of(
+    counts: Counter[ShareRequest], cover: float = COVER, most: int | None = None
+) -> tuple[tuple[ShareRequest, int], ...]:
+    """The same of requests without memory by how often each came; at most ``most`` of them."""
     found: list[tuple[ShareRequest, int]] = []
     covered = 0
-    for request, often in sorted(counts.items(), key=_frequent_first):
+    for request, often in sorted(counts.items(), key=_frequent_first)[:most]:
         if covered >= cover * counts.total():
             break
         found.append((request, often))
@@ -41,7 +47,17 @@ class FragmentationDescent:
 
     def __init__(self, workload: Sequence[ShareRequest] = (), cover: float = COVER) -> None:
         """``workload``: requests as they usually come. Without any, nothing is a fragment and all nodes are alike."""
-        self.typical: TypicalColumns = typical_columns(typical_pods(workload, cover))
+        self._set(typical_pods(workload, cover))
+
+    @classmethod
+    def by(cls, typical: Sequence[tuple[ShareRequest, int]]) -> FragmentationDescent:
+        """With these typical pods, and how often each comes."""
+        made = cls()
+        made._set(typical)
+        return made
+
+    def _set(self, typical: Sequence[tuple[ShareRequest, int]]) -> None:
+        self.typical: TypicalColumns = typical_columns(typical)
         self._unit = max(self.typical.total, 1.0)
 
     def score(self, nodes: NodeColumns, request: ShareRequest, draw: int) -> Ints | Floats:

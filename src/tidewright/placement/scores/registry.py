@@ -18,6 +18,8 @@ placements = Registry(
         "dot-product": "tidewright.placement.scores.dot_product:DotProduct",
         "gpu-packing": "tidewright.placement.scores.gpu_packing:GpuPacking",
         "gpu-clustering": "tidewright.placement.scores.gpu_clustering:GpuClustering",
+        "tightest": "tidewright.placement.scores.devices:TightestDevices",
+        "spread": "tidewright.placement.scores.devices:EmptiestDevices",
         "random": "tidewright.placement.scores.uniform:UniformDraw",
     },
 )
