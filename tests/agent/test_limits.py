@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -146,9 +147,13 @@ def test_groups_of_an_agent_that_was_killed_are_removed_by_the_next(play) -> Non
     play(body)
 
 
-def test_where_nothing_can_be_limited_it_says_so_and_what_to_do() -> None:
+@pytest.mark.parametrize(("uid", "remedy"), [(1000, limits.REMEDY), (0, limits.REMEDY_OF_ROOT)])
+def test_where_nothing_can_be_limited_it_says_so_and_what_to_do(
+    uid: int, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
     none = limits.HostLimits({}, "/sys/fs/cgroup: Permission denied")
     assert none.create("x", 500, MIB) == limits.RankLimits()
     assert none.describe(0, 0) == ""
-    assert none.describe(0, MIB) == f"memory not enforced: /sys/fs/cgroup: Permission denied; {limits.REMEDY}"
+    assert none.describe(0, MIB) == f"memory not enforced: /sys/fs/cgroup: Permission denied; {remedy}"
     assert none.missing.startswith("CPUs and memory not enforced")
