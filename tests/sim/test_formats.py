@@ -16,10 +16,10 @@ from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.rate_files import load_rates
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.stream import open_lines
 from tidewright.sim.trace import load_of, make_trace, with_estimates, with_load, without_estimates
-from tidewright.sim.rate_files import load_rates
 from tidewright.sim.traces import load_trace
 
 OURS = "submit,duration,devices"
@@ -170,7 +170,7 @@ def test_gavel_without_a_table_takes_the_packaged_one_and_the_fastest_of_several
         best = [max(per_s[model, kind] for kind in kinds) for model in ("A3C", "LM (batch size 5)")]
         assert trace.duration.tolist() == [round(1000 / speed * SECOND) for speed in best]
         assert [trace.spec(row).workload for row in range(2)] == ["A3C", "LM (batch size 5)"]
-        assert f"run times are those on {' or '.join(kinds)}" in trace.remarks[-1]
+        assert f"{', '.join(kinds)}; with --rates gavel" in trace.remarks[-1]
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

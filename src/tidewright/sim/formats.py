@@ -153,7 +153,8 @@ def gavel(argument: str, devices: int, reading: Reading | None = None) -> Trace:
             if row:
                 _gavel_row(table, row, line, speeds)
     found = table.trace(stem(Path(source)))
-    said = f"run times are those on {' or '.join(kinds.split('+'))}; with --rates {rates} they follow the kind of device"
+    said = f"run times are those on {'the fastest of ' * ('+' in kinds)}{kinds.replace('+', ', ')}"
+    said = f"{said}; with --rates {rates} jobs run faster or slower by the kind of device"
     return changed(found, remarks=(*found.remarks, said))
 
 

@@ -1,8 +1,8 @@
 """How fast jobs run on which devices, read from a file or from the packaged table of Gavel.
 
 A YAML file holds the fields of ``model.rate.RateSettings``; a CSV file has one row per throughput, with the columns workload,
-kind, devices, per_s and, if placement matters, nodes; a JSON file is a table of throughputs as Gavel's simulator keeps them. Every
-mistake is reported.
+kind, devices, per_s and, if placement matters, nodes; a JSON file is a table of throughputs as Gavel's simulator keeps them.
+Every mistake is reported.
 """
 
 from __future__ import annotations
@@ -68,18 +68,19 @@ def gavel_rows(content: str, source: str) -> tuple[Throughput, ...]:
     try:
         tree: dict[str, dict[str, Any]] = json.loads(content)
         found = [
-            _gavel_row(name, *ast.literal_eval(job), float(speeds["null"]))
+            _gavel_row(name, ast.literal_eval(job), float(speeds["null"]))
             for name, jobs in tree.items()
             for job, speeds in jobs.items()
         ]
-    except (ValueError, TypeError, KeyError, AttributeError, SyntaxError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, SyntaxError, RecursionError) as error:
         raise UsageError(f"{source} holds no throughputs as Gavel keeps them ({error})", _REMEDY) from error
     return tuple(row for row in found if row.nodes != 1)
 
 
-def _gavel_row(name: str, workload: str, devices: int, per_s: float) -> Throughput:
+def _gavel_row(name: str, job: tuple[str, int], per_s: float) -> Throughput:
     kind, apart, _ = name.partition("_unconsolidated")
-    return Throughput(str(workload), kind.lower(), int(devices), per_s, int(devices) if apart else 0)
+    workload, devices = str(job[0]), int(job[1])
+    return Throughput(workload, kind.lower(), devices, per_s, devices if apart else 0)
 
 
 def _from_yaml(content: str, path: Path) -> RateSettings:
