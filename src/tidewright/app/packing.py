@@ -93,5 +93,9 @@ def as_json(results: list[PackingResult]) -> bytes:
 
 
 def write_report(results: list[PackingResult], path: Path) -> None:
-    """The page with plots. Raises UsageError where matplotlib is missing."""
-    path.write_text(html(results))
+    """The page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
+    text = html(results)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "give another path with --report") from None

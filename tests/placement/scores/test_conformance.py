@@ -40,6 +40,21 @@ def test_the_score_in_the_docs_keeps_it() -> None:
     check_score(names["WorstFit"], rounds=4, cpu_weight=0.1)
 
 
+def test_a_package_adds_a_score_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip would install it: a module, and what its pyproject.toml says."""
+    text = (Path(__file__).parents[3] / "docs" / "placement.md").read_text()
+    (tmp_path / "mypackage.py").write_text(text.split("```python\n")[1].split("```")[0])
+    registered = tmp_path / "mypackage-1.dist-info"
+    registered.mkdir()
+    (registered / "METADATA").write_text("Name: mypackage\nVersion: 1\n")
+    (registered / "entry_points.txt").write_text("[tidewright.placements]\nworst-fit = mypackage:WorstFit\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "worst-fit" in placements.names()
+    assert make_score("worst-fit:cpu_weight=0.1").cpu_weight == 0.1  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="no setting 'gpu=1'"):
+        make_score("worst-fit:gpu=1")
+
+
 class Broken(BestFit):
     """One way to break the contract each."""
 

@@ -7,8 +7,9 @@ import lzma
 from pathlib import Path
 
 import pytest
+import zstandard
 
-from tidewright.app.packing import pack, seeds_of
+from tidewright.app.packing import pack, seeds_of, write_report
 from tidewright.base.errors import UsageError
 from tidewright.sim.packing.openb import load_fills
 
@@ -35,7 +36,10 @@ def test_an_order_of_ones_own_is_drawn_by_seed(tmp_path: Path) -> None:
     assert one.arrivals.pods.tolist() != other.arrivals.pods.tolist()
 
 
-@pytest.mark.parametrize(("ending", "pack_up"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+@pytest.mark.parametrize(
+    ("ending", "pack_up"),
+    [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstandard.ZstdCompressor().compress)],
+)
 def test_packed_files_are_the_same(tmp_path: Path, ending: str, pack_up: object) -> None:
     plain = folder(tmp_path / "plain")
     folder(tmp_path / "packed")
@@ -102,6 +106,12 @@ def test_what_is_not_there(tmp_path: Path, text: str, said: str) -> None:
     folder(tmp_path)
     with pytest.raises(UsageError, match=said):
         load_fills(text.format(tmp_path), [1])
+
+
+def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no page with plots")
+    with pytest.raises(UsageError, match="cannot write"):
+        write_report(pack(folder(tmp_path), "fgd", "1"), tmp_path)
 
 
 def test_seeds_are_numbers_and_ranges() -> None:
