@@ -296,14 +296,15 @@ def test_the_completion_completes(capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 def test_packing_shows_a_table_json_and_a_page(tide: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "openb_node_list_gpu_node.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\na,8000,100,2,<b>T4\n")
-    (tmp_path / "openb_pod_list_default.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,500\n")
+    folder = tmp_path / "x[red]:a:"
+    folder.mkdir()
+    (folder / "openb_node_list_gpu_node.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\na,8000,100,2,<b>T4\n")
+    (folder / "openb_pod_list_default.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,500\n")
     page = tmp_path / "out.html"
-    said = tide(
-        "pack", f"openb:{tmp_path}", "--placement", "fgd,random:seed=3", "--seeds", "1-2", "--report", str(page)
-    )
+    said = tide("pack", f"openb:{folder}", "--placement", "fgd,random:seed=3", "--seeds", "1-2", "--report", str(page))
     assert said.code == 0 and "random:seed=3" in said.out and "±0.00" in said.out and "drawn here" in said.err
+    assert "x[red]:a:: " in said.out, "names are printed as they are"
     assert "<svg" in page.read_text() and "Fragments" in page.read_text()
-    found = json.loads(tide("pack", f"openb:{tmp_path}", "-o", "json").out)
+    found = json.loads(tide("pack", f"openb:{folder}", "-o", "json").out)
     assert [one["placement"] for one in found] == ["best-fit", "fgd"]
     assert found[0]["seeds"][0]["allocation"] == 100.0 and len(found[0]["seeds"][0]["allocation_curve"]) == 131

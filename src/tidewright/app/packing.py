@@ -31,7 +31,7 @@ def seeds_of(text: str) -> list[int]:
         found += range(first, last + 1)
     if not found:
         raise UsageError("no seeds", "write numbers and ranges like 42-51")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def pack(trace: str, placement: str, seeds: str, progress: Progress = lambda share, text: None) -> list[PackingResult]:

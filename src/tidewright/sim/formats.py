@@ -151,7 +151,7 @@ def gavel(argument: str, devices: int, reading: Reading | None = None) -> Trace:
     with open_lines(Path(source), reading) as lines:
         for line, row in enumerate(reader(lines, delimiter="\t", quoting=QUOTE_NONE), 1):
             if row:
-                _gavel_row(table, row, line, speeds)
+                _gavel_row(table, row, line, speeds, kinds)
     found = table.trace(stem(Path(source)))
     said = f"run times are those on {'the fastest of ' * ('+' in kinds)}{kinds.replace('+', ', ')}"
     said = f"{said}; with --rates {rates} jobs run faster or slower by the kind of device"
@@ -174,7 +174,7 @@ def fastest(rates: str, kinds: tuple[str, ...]) -> dict[tuple[str, int], float]:
     return found
 
 
-def _gavel_row(table: TraceTable, row: list[str], line: int, speeds: dict[tuple[str, int], float]) -> None:
+def _gavel_row(table: TraceTable, row: list[str], line: int, speeds: dict[tuple[str, int], float], kinds: str) -> None:
     if len(row) != _GAVEL_COLUMNS:
         old = (
             "; seven are the layout of before 2020, which Gavel's own parser cannot read either"
@@ -195,7 +195,10 @@ def _gavel_row(table: TraceTable, row: list[str], line: int, speeds: dict[tuple[
             return
     speed = speeds.get((row[0], cells["scale_factor"]), 0.0)
     if not speed:
-        table.note(line, f"job_type: no throughput of {row[0]} on {cells['scale_factor']} devices")
+        table.note(
+            line,
+            f"job_type: no throughput of {row[0]} on {cells['scale_factor']} devices of kind {' or '.join(kinds.split('+'))}",
+        )
         return
     table.take({
         "submit": cells["arrival_time"], "duration": cells["total_steps"] / speed, "devices": cells["scale_factor"],

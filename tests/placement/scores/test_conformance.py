@@ -55,6 +55,27 @@ def test_a_package_adds_a_score_by_an_entry_point(tmp_path: Path, monkeypatch: p
         make_score("worst-fit:gpu=1")
 
 
+def test_a_plug_in_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "halfdone.py").write_text("raise OSError('no licence')\n")
+    registered = tmp_path / "halfdone-1.dist-info"
+    registered.mkdir()
+    (registered / "METADATA").write_text("Name: halfdone\nVersion: 1\n")
+    (registered / "entry_points.txt").write_text("[tidewright.placements]\nhalf = halfdone:Half\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match="'half' cannot be loaded from halfdone:Half: OSError: no licence") as caught:
+        make_score("half")
+    assert caught.value.remedy == "repair or uninstall the package halfdone"
+
+
+@pytest.mark.parametrize(
+    "text", ["best-fit:cpu=0", "best-fit:units=-1", "dot-product:cpu=0", "gpu-clustering:units=0", "fgd:cover=0",
+             "fgd:cover=1.5", "fgd:cover=nan"],
+)  # fmt: skip
+def test_settings_out_of_bounds_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"setting \w+: Expected"):
+        make_score(text, REQUESTS)
+
+
 class Broken(BestFit):
     """One way to break the contract each."""
 

@@ -69,7 +69,7 @@ def test_what_never_fits_is_told_apart_from_what_found_no_room(tmp_path: Path) -
         (NODES.splitlines()[0] + "\n", PODS, r"no nodes"),
         (NODES, PODS + "p5,-1,1,0,0,\n", r":6: cpu_milli: -1 is not between"),
         (NODES, PODS + "p5,1,1,1,0,\n", r":6: num_gpu is 1, but gpu_milli is 0"),
-        (NODES, PODS + "p5,1,1,1,1001,\n", r":6: gpu_milli: 1001"),
+        (NODES, PODS + "p5,1,1,1,1001,\n", r":6: gpu_milli: 1001 is not between 0 and 1000\n"),
         (NODES, PODS + ",1,1,1,100,\n", r":6: no name"),
         (NODES, PODS.splitlines()[0] + "\n", r"no pods"),
     ],
@@ -115,7 +115,7 @@ def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 
 
 def test_seeds_are_numbers_and_ranges() -> None:
-    assert seeds_of("42-44, 7") == [42, 43, 44, 7]
+    assert seeds_of("42-44, 7, 43") == [42, 43, 44, 7], "an order counts once"
     for wrong in ("", "x", "5-3", "1-99999", "-1"):
         with pytest.raises(UsageError, match="seeds"):
             seeds_of(wrong)
