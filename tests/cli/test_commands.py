@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.units import SECOND
+from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
 from tidewright.cli.shell import tide as group
 from tidewright.wire.api import FailureView
@@ -293,6 +294,15 @@ def test_the_completion_completes(capsys: pytest.CaptureFixture[str], monkeypatc
     with pytest.raises(SystemExit):
         run([])
     assert capsys.readouterr().out.split() == ["plain,submit", "plain,suspend"]
+
+
+def test_progress_prints_names_as_they_are(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(bars, "SHOWN_AFTER_S", 0.0)
+    with bars.progress("reading", total=1.0) as bar:
+        bar.update(0.5, "x[red]:a:[/x]")
+    assert "x[red]:a:[/x]" in capsys.readouterr().err
 
 
 def test_packing_shows_a_table_json_and_a_page(tide: Terminal, tmp_path: Path) -> None:
