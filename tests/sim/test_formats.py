@@ -155,7 +155,12 @@ def test_gavel_counts_in_steps(tmp_path: Path) -> None:
     wrong = said(path, [gavel_line(), *bad], "gavel", more).splitlines()
     assert [line.partition(" ")[0] for line in wrong] == [f"F:{at}:" for at in range(2, 9)]
     assert "seven are the layout of before 2020" in wrong[5]
-    nowhere = said(path, [gavel_line("GAN")], "gavel", f"{more},kind=v100")
+    assert "F:1: 1 columns between tabs" in said(path, ["x" * 200_000], "gavel", more)
+    path.write_text(gavel_line("GAN"))
+    with pytest.raises(UsageError, match="no throughput of GAN") as caught:
+        load_trace(f"gavel:{path}{more}", 8)
+    assert caught.value.remedy.startswith("a trace of Gavel has ten columns between tabs")
+    nowhere = said(path, [gavel_line("GAN")], "gavel", f"{more},kind=V100")
     assert "no throughput of GAN on" in nowhere and "devices of kind v100" in nowhere
     assert "no throughputs of 'a100'" in said(path, [gavel_line()], "gavel", f"{more},kind=a100")
     for text in ("[]", "{", '{"v100": {"x": {"null": 1}}}', '{"v100": {"(\'x\', 1)": {}}}'):

@@ -6,7 +6,6 @@ Formats are factories as in ``sim.traces``. ``argument`` is a file, or the name 
 
 from __future__ import annotations
 
-from csv import QUOTE_NONE, reader
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -40,7 +39,12 @@ PAI = TraceFormat(
     },
     published=True,
 )  # fmt: skip
-_GAVEL = TraceFormat(names={}, published=True)
+_GAVEL = TraceFormat(
+    names={},
+    published=True,
+    remedy="a trace of Gavel has ten columns between tabs and no header; its jobs need a throughput on one of the kinds "
+    "(kind=v100+p100+k80), in the packaged table or in throughputs=FILE",
+)
 _GAVEL_COLUMNS = 10
 _OCTOBER_S = 2_294_959
 """Seconds from Philly's first submission to 2017-10-01, where the evaluations of Helios (SC'21) and others begin."""
@@ -145,13 +149,13 @@ def gavel(argument: str, devices: int, reading: Reading | None = None) -> Trace:
     ``,throughputs=FILE``: steps a second, as ``--rates`` reads them; the packaged table by default.
     """
     source, given = settings("gavel", argument, ("throughputs", "kind"))
-    rates, kinds = given.get("throughputs", "gavel"), given.get("kind", "v100")
-    speeds = fastest(rates, tuple(kinds.lower().split("+")))
+    rates, kinds = given.get("throughputs", "gavel"), given.get("kind", "v100").lower()
+    speeds = fastest(rates, tuple(kinds.split("+")))
     table = TraceTable(source, {}, _GAVEL)
     with open_lines(Path(source), reading) as lines:
-        for line, row in enumerate(reader(lines, delimiter="\t", quoting=QUOTE_NONE), 1):
-            if row:
-                _gavel_row(table, row, line, speeds, kinds)
+        for line, text in enumerate(lines, 1):
+            if text.strip("\r\n"):
+                _gavel_row(table, text.strip("\r\n").split("\t"), line, speeds, kinds)
     found = table.trace(stem(Path(source)))
     said = f"run times are those on {'the fastest of ' * ('+' in kinds)}{kinds.replace('+', ', ')}"
     said = f"{said}; with --rates {rates} jobs run faster or slower by the kind of device"
