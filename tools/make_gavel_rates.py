@@ -6,25 +6,18 @@ Only the throughput of a job alone is kept. Rows of ``KIND_unconsolidated`` were
 
 from __future__ import annotations
 
-import ast
 import csv
-import json
 import sys
 from pathlib import Path
+
+from tidewright.sim.rate_files import gavel_rows
 
 OUT = Path(__file__).parent.parent / "src/tidewright/sim/data/gavel_throughputs.csv"
 
 
 def main() -> None:
-    table = json.loads(Path(sys.argv[1]).read_text())
-    rows = []
-    for name, jobs in table.items():
-        kind, apart, _ = name.partition("_unconsolidated")
-        for job, speeds in jobs.items():
-            workload, devices = ast.literal_eval(job)
-            if apart and devices == 1:
-                continue
-            rows.append((workload, kind, devices, devices if apart else 0, f"{speeds['null']:.9g}"))
+    found = gavel_rows(Path(sys.argv[1]).read_text(), sys.argv[1])
+    rows = [(row.workload, row.kind, row.devices, row.nodes, f"{row.per_s:.9g}") for row in found]
     with OUT.open("w", newline="", encoding="ascii") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("workload", "kind", "devices", "nodes", "per_s"))

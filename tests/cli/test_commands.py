@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidewright.base.units import SECOND
+from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
 from tidewright.cli.shell import tide as group
 from tidewright.wire.api import FailureView
@@ -295,15 +296,25 @@ def test_the_completion_completes(capsys: pytest.CaptureFixture[str], monkeypatc
     assert capsys.readouterr().out.split() == ["plain,submit", "plain,suspend"]
 
 
+def test_progress_prints_names_as_they_are(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(bars, "SHOWN_AFTER_S", 0.0)
+    with bars.progress("reading", total=1.0) as bar:
+        bar.update(0.5, "x[red]:a:[/x]")
+    assert "x[red]:a:[/x]" in capsys.readouterr().err
+
+
 def test_packing_shows_a_table_json_and_a_page(tide: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "openb_node_list_gpu_node.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\na,8000,100,2,<b>T4\n")
-    (tmp_path / "openb_pod_list_default.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,500\n")
+    folder = tmp_path / "x[red]:a:"
+    folder.mkdir()
+    (folder / "openb_node_list_gpu_node.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\na,8000,100,2,<b>T4\n")
+    (folder / "openb_pod_list_default.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,500\n")
     page = tmp_path / "out.html"
-    said = tide(
-        "pack", f"openb:{tmp_path}", "--placement", "fgd,random:seed=3", "--seeds", "1-2", "--report", str(page)
-    )
+    said = tide("pack", f"openb:{folder}", "--placement", "fgd,random:seed=3", "--seeds", "1-2", "--report", str(page))
     assert said.code == 0 and "random:seed=3" in said.out and "±0.00" in said.out and "drawn here" in said.err
+    assert "x[red]:a:: " in said.out, "names are printed as they are"
     assert "<svg" in page.read_text() and "Fragments" in page.read_text()
-    found = json.loads(tide("pack", f"openb:{tmp_path}", "-o", "json").out)
+    found = json.loads(tide("pack", f"openb:{folder}", "-o", "json").out)
     assert [one["placement"] for one in found] == ["best-fit", "fgd"]
     assert found[0]["seeds"][0]["allocation"] == 100.0 and len(found[0]["seeds"][0]["allocation_curve"]) == 131

@@ -16,6 +16,7 @@ from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.policy.registry import make
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.rate_files import load_rates
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.stream import open_lines
 from tidewright.sim.trace import load_of, make_trace, with_estimates, with_load, without_estimates
@@ -154,8 +155,29 @@ def test_gavel_counts_in_steps(tmp_path: Path) -> None:
     wrong = said(path, [gavel_line(), *bad], "gavel", more).splitlines()
     assert [line.partition(" ")[0] for line in wrong] == [f"F:{at}:" for at in range(2, 9)]
     assert "seven are the layout of before 2020" in wrong[5]
-    assert "without throughputs" in said(path, [gavel_line()], "gavel")
+    assert "F:1: 1 columns between tabs" in said(path, ["x" * 200_000], "gavel", more)
+    path.write_text(gavel_line("GAN"))
+    with pytest.raises(UsageError, match="no throughput of GAN") as caught:
+        load_trace(f"gavel:{path}{more}", 8)
+    assert caught.value.remedy.startswith("a trace of Gavel has ten columns between tabs")
+    nowhere = said(path, [gavel_line("GAN")], "gavel", f"{more},kind=V100")
+    assert "no throughput of GAN on" in nowhere and "devices of kind v100" in nowhere
     assert "no throughputs of 'a100'" in said(path, [gavel_line()], "gavel", f"{more},kind=a100")
+    for text in ("[]", "{", '{"v100": {"x": {"null": 1}}}', '{"v100": {"(\'x\', 1)": {}}}'):
+        rates.write_text(text)
+        assert "holds no throughputs as Gavel keeps them" in said(path, [gavel_line()], "gavel", more)
+
+
+def test_gavel_without_a_table_takes_the_packaged_one_and_the_fastest_of_several_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "g.trace"
+    path.write_text("\n".join([gavel_line("A3C", scale="1"), gavel_line("LM (batch size 5)", scale="1")]) + "\n")
+    per_s = {(row.workload, row.kind): row.per_s for row in load_rates("gavel").throughputs if row.devices == 1}
+    for kinds in (("v100",), ("k80",), ("k80", "p100"), ("v100", "p100", "k80")):
+        trace = load_trace(f"gavel:{path}{'' if kinds == ('v100',) else ',kind=' + '+'.join(kinds)}", 8)
+        best = [max(per_s[model, kind] for kind in kinds) for model in ("A3C", "LM (batch size 5)")]
+        assert trace.duration.tolist() == [round(1000 / speed * SECOND) for speed in best]
+        assert [trace.spec(row).workload for row in range(2)] == ["A3C", "LM (batch size 5)"]
+        assert f"{', '.join(kinds)}; with --rates gavel" in trace.remarks[-1]
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

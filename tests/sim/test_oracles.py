@@ -78,11 +78,14 @@ def test_pai_on_philly(policy: str, jct_s: float, wait_s: float) -> None:
     assert (result.jct_mean_s, result.queue_mean_s) == pytest.approx((jct_s, wait_s), rel=1e-5)
 
 
-def gavel_continuous() -> Simulation:
+CONTINUOUS = "gavel-continuous:jobs=5020,lam=9000,seed=0"
+
+
+def gavel_continuous(trace: str = CONTINUOUS) -> Simulation:
     """Gavel's first 5,020 continuous jobs of one device each on 36 V100s, P100s and K80s, one every 9,000 s."""
     engine = EngineSettings(history_length=0, forecasts=False, rates=load_rates("gavel"))
     simulation = Simulation(
-        load_trace("gavel-continuous:jobs=5020,lam=9000,seed=0", 108), load_cluster("36x1:k80,36x1:p100,36x1:v100"),
+        load_trace(trace, 108), load_cluster("36x1:k80,36x1:p100,36x1:v100"),
         make("gavel-fifo"), Options(profile=PROFILES["gavel"], engine=engine),
     )  # fmt: skip
     simulation.run()
@@ -94,6 +97,35 @@ def test_gavels_continuous_jobs() -> None:
     simulation = gavel_continuous()
     jct = (simulation.outcomes.end - simulation.trace.submit)[4000:5000] / HOUR
     assert jct.mean() == pytest.approx(17.5759, rel=1e-3)
+
+
+def test_gavels_continuous_jobs_from_a_file_of_steps(tmp_path: Path) -> None:
+    """The same jobs written as Gavel writes traces, in whole steps, run on three kinds by the packaged table alone."""
+    drawn = load_trace(CONTINUOUS, 108)
+    assert drawn.step_us is not None and drawn.workloads is not None
+    path = tmp_path / "continuous.trace"
+    with path.open("w") as file:
+        for submit, duration, step, workload in zip(
+            drawn.submit, drawn.duration, drawn.step_us, drawn.workloads, strict=True
+        ):
+            (phase,) = drawn.phases[workload]
+            steps, at = round(duration / step), submit / SECOND
+            file.write(f"{phase.workload}\tpython main.py\tx\t--steps\t1\t{steps}\t1\t1\t-1.0\t{at}\n")
+    simulation = gavel_continuous(f"gavel:{path},kind=v100+p100+k80")
+    jct = (simulation.outcomes.end - simulation.trace.submit)[4000:5000] / HOUR
+    assert jct.mean() == pytest.approx(17.5759, rel=1e-3)
+
+
+@needs_data
+def test_gavels_own_table_and_trace_are_read() -> None:
+    """Its simulation_throughputs.json is the packaged table, to the nine digits that are kept."""
+    theirs, packaged = load_rates(str(DATA / "gavel" / "simulation_throughputs.json")), load_rates("gavel")
+    key = [(row.workload, row.kind, row.devices, row.nodes) for row in packaged.throughputs]
+    speeds = {(row.workload, row.kind, row.devices, row.nodes): row.per_s for row in theirs.throughputs}
+    assert sorted(speeds) == sorted(key)
+    assert [speeds[one] for one in key] == pytest.approx([row.per_s for row in packaged.throughputs], rel=1e-8)
+    trace = load_trace(f"gavel:{DATA}/gavel/traces/physical_cluster/max_min_fairness.trace,kind=v100+p100+k80", 48)
+    assert len(trace) == 96 and len(trace.phases) == 8 and len(trace.remarks) == 1
 
 
 @needs_data

@@ -31,7 +31,7 @@ def seeds_of(text: str) -> list[int]:
         found += range(first, last + 1)
     if not found:
         raise UsageError("no seeds", "write numbers and ranges like 42-51")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def pack(trace: str, placement: str, seeds: str, progress: Progress = lambda share, text: None) -> list[PackingResult]:
@@ -93,5 +93,9 @@ def as_json(results: list[PackingResult]) -> bytes:
 
 
 def write_report(results: list[PackingResult], path: Path) -> None:
-    """The page with plots. Raises UsageError where matplotlib is missing."""
-    path.write_text(html(results))
+    """The page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
+    text = html(results)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "give another path with --report") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import UsageError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+    from importlib.metadata import EntryPoint, EntryPoints
 
 
 class Registry:
@@ -32,14 +32,24 @@ class Registry:
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
+    def _load(self, entry: EntryPoint) -> Callable[..., Any]:
+        try:
+            return entry.load()  # type: ignore[no-any-return]
+        except Exception as error:  # whatever a third party's module does when it is imported
+            package = entry.dist.name if entry.dist else entry.module
+            raise UsageError(
+                f"{self.kind} {entry.name!r} cannot be loaded from {entry.value}: {type(error).__name__}: {error}",
+                f"repair or uninstall the package {package}",
+            ) from error
+
     def get(self, name: str) -> Callable[..., Any]:
-        """The factory called ``name``. Raises UsageError naming the nearest known one."""
+        """The factory called ``name``. Raises UsageError naming the nearest known one, or the plug-in that cannot be loaded."""
         if name in self._builtin:
             module, _, attribute = self._builtin[name].partition(":")
             return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
         for entry in self._entry_points():
             if entry.name == name:
-                return entry.load()  # type: ignore[no-any-return]
+                return self._load(entry)
         from difflib import get_close_matches
 
         near = get_close_matches(name, self.names(), n=1)

@@ -110,11 +110,12 @@ def plain_table(rows: Sequence[T], columns: Sequence[Column[T]], headers: bool =
 
 
 def rich_console(stderr: bool = False, at_least: int = 0) -> Any:
-    """A rich console as wide as the terminal, or ``at_least`` so wide."""
+    """A rich console as wide as the terminal, or ``at_least`` so wide. Text is printed as it is: names may hold ``:a:`` and
+    ``[x]``."""
     from rich.console import Console
 
     width = max(at_least, terminal_width())
-    return Console(stderr=stderr, width=width, highlight=False)
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_whole(table: Any) -> None:

@@ -18,7 +18,7 @@ from .simulate import check_report
     default="best-fit,fgd",
     show_default=True,
     metavar="NAME,...",
-    help="Scores: best-fit, fgd, dot-product, gpu-packing, gpu-clustering, random, or a plug-in's.",
+    help="Scores: best-fit, fgd, dot-product, gpu-packing, gpu-clustering, tightest, spread, random, or a plug-in's.",
 )
 @click.option("--seeds", default="42", show_default=True, metavar="N,N-M", help="Orders in which the pods arrive.")
 @out.report_option

@@ -39,7 +39,7 @@ class Bar:
 
         middle = [BarColumn(), TaskProgressColumn()] if self._total else [SpinnerColumn()]
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             *middle,
             TimeElapsedColumn(),
             console=rich_console(stderr=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
@@ -17,7 +17,8 @@ def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None)
     """What the factory called ``name`` makes of ``name:key=value,key=value``.
 
     Times (settings ending in ``_us``, which may be left off) carry units, lists are joined by ``+``. ``given`` holds arguments
-    by name that a user cannot write; a factory gets those that it has. Raises UsageError for unknown names and settings.
+    by name that a user cannot write; a factory gets those that it has. Bounds are those that its signature says
+    (``Annotated[int, msgspec.Meta(ge=1)]``). Raises UsageError for unknown names and settings, and for values out of bounds.
     """
     base, _, rest = text.partition(":")
     factory, given = registry.get(base), given or {}
@@ -39,14 +40,14 @@ def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None)
 def _settings(factory: Callable[..., Any]) -> dict[str, Any]:
     """Keyword settings of a factory and their types."""
     target: Any = factory.__init__ if inspect.isclass(factory) else factory
-    hints = get_type_hints(target)
+    hints = get_type_hints(target, include_extras=True)
     parameters = inspect.signature(factory).parameters.values()
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {p.name: hints.get(p.name, str) for p in parameters if p.kind in named}
 
 
 def _convert(whose: str, key: str, text: str, kind: Any) -> Any:
-    values: Any = text.split("+") if getattr(kind, "__origin__", None) is tuple else text
+    values: Any = text.split("+") if get_origin(kind) is tuple else text
     if key.endswith("_us"):
         values = [parse_duration(value) for value in values] if isinstance(values, list) else parse_duration(values)
     try:

@@ -6,8 +6,6 @@ Formats are factories as in ``sim.traces``. ``argument`` is a file, or the name 
 
 from __future__ import annotations
 
-import json
-from csv import QUOTE_NONE, reader
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -17,7 +15,9 @@ import numpy as np
 
 from ..base.errors import UsageError
 from ..base.units import DAY, SECOND
+from ..model.job import Phase
 from .philly import philly
+from .rate_files import load_rates
 from .stream import Reading, open_lines, stem
 from .trace import Trace, changed, make_trace, picked
 from .trace_csv import TraceFormat, TraceTable, parse, read_csv
@@ -39,7 +39,12 @@ PAI = TraceFormat(
     },
     published=True,
 )  # fmt: skip
-_GAVEL = TraceFormat(names={}, published=True)
+_GAVEL = TraceFormat(
+    names={},
+    published=True,
+    remedy="a trace of Gavel has ten columns between tabs and no header; its jobs need a throughput on one of the kinds "
+    "(kind=v100+p100+k80), in the packaged table or in throughputs=FILE",
+)
 _GAVEL_COLUMNS = 10
 _OCTOBER_S = 2_294_959
 """Seconds from Philly's first submission to 2017-10-01, where the evaluations of Helios (SC'21) and others begin."""
@@ -138,32 +143,42 @@ def pai(argument: str, devices: int, reading: Reading | None = None) -> Trace:
 
 
 def gavel(argument: str, devices: int, reading: Reading | None = None) -> Trace:
-    """Gavel (OSDI'20): a file of ten columns between tabs, with ``,throughputs=FILE`` (its simulation_throughputs.json) and
-    ``,kind=v100``, the device whose steps a second give each job's run time."""
+    """Gavel (OSDI'20): a file of ten columns between tabs, whose jobs are so many steps of a model.
+
+    ``,kind=v100`` or ``,kind=v100+p100+k80``: run times are those on the fastest of these kinds, V100 by default.
+    ``,throughputs=FILE``: steps a second, as ``--rates`` reads them; the packaged table by default.
+    """
     source, given = settings("gavel", argument, ("throughputs", "kind"))
-    rates = _throughputs(given.get("throughputs", ""), given.get("kind", "v100"))
+    rates, kinds = given.get("throughputs", "gavel"), given.get("kind", "v100").lower()
+    speeds = fastest(rates, tuple(kinds.split("+")))
     table = TraceTable(source, {}, _GAVEL)
     with open_lines(Path(source), reading) as lines:
-        for line, row in enumerate(reader(lines, delimiter="\t", quoting=QUOTE_NONE), 1):
-            if row:
-                _gavel_row(table, row, line, rates)
-    return table.trace(stem(Path(source)))
+        for line, text in enumerate(lines, 1):
+            if text.strip("\r\n"):
+                _gavel_row(table, text.strip("\r\n").split("\t"), line, speeds, kinds)
+    found = table.trace(stem(Path(source)))
+    said = f"run times are those on {'the fastest of ' * ('+' in kinds)}{kinds.replace('+', ', ')}"
+    said = f"{said}; with --rates {rates} jobs run faster or slower by the kind of device"
+    return changed(found, remarks=(*found.remarks, said))
 
 
-def _throughputs(file: str, kind: str) -> dict[str, Any]:
-    remedy = "give throughputs=simulation_throughputs.json of Gavel, and one of its kinds"
-    if not file:
-        raise UsageError("gavel: a trace in steps says nothing of time without throughputs", remedy)
-    try:
-        tree = json.loads(Path(file).read_text())
-        return dict(tree[kind])
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}", remedy) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{file} holds no throughputs of {kind!r}", remedy) from error
+def fastest(rates: str, kinds: tuple[str, ...]) -> dict[tuple[str, int], float]:
+    """Steps a second of each workload on each number of devices, on the fastest of ``kinds``. Raises UsageError for kinds that
+    the table does not have."""
+    rows = [row for row in load_rates(rates).throughputs if not row.nodes]
+    unknown = [kind for kind in kinds if all(row.kind != kind for row in rows)]
+    if unknown:
+        known = ", ".join(sorted({row.kind for row in rows})) or "none"
+        raise UsageError(f"{rates} holds no throughputs of {unknown[0]!r}", f"its kinds: {known}; join several by +")
+    found: dict[tuple[str, int], float] = {}
+    for row in rows:
+        if row.kind in kinds:
+            key = row.workload, row.devices
+            found[key] = max(found.get(key, 0.0), row.per_s)
+    return found
 
 
-def _gavel_row(table: TraceTable, row: list[str], line: int, rates: dict[str, Any]) -> None:
+def _gavel_row(table: TraceTable, row: list[str], line: int, speeds: dict[tuple[str, int], float], kinds: str) -> None:
     if len(row) != _GAVEL_COLUMNS:
         old = (
             "; seven are the layout of before 2020, which Gavel's own parser cannot read either"
@@ -182,12 +197,14 @@ def _gavel_row(table: TraceTable, row: list[str], line: int, rates: dict[str, An
         if not 0 <= cells[name] < 2**53:
             table.note(line, f"{name}: {text} is below 0, or not finite")
             return
-    key = f"('{row[0]}', {cells['scale_factor']})"
-    rate = rates.get(key, {}).get("null", 0.0)
-    if not rate:
-        table.note(line, f"job_type: no throughput of {row[0]} on {cells['scale_factor']} devices")
+    speed = speeds.get((row[0], cells["scale_factor"]), 0.0)
+    if not speed:
+        table.note(
+            line,
+            f"job_type: no throughput of {row[0]} on {cells['scale_factor']} devices of kind {' or '.join(kinds.split('+'))}",
+        )
         return
     table.take({
-        "submit": cells["arrival_time"], "duration": cells["total_steps"] / rate, "devices": cells["scale_factor"],
-        "step_us": SECOND / rate,
+        "submit": cells["arrival_time"], "duration": cells["total_steps"] / speed, "devices": cells["scale_factor"],
+        "step_us": SECOND / speed, "workload": (Phase(row[0]),),
     }, line)  # fmt: skip

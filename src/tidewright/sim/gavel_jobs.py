@@ -14,7 +14,7 @@ import numpy as np
 from ..base.errors import UsageError
 from ..base.units import SECOND
 from ..model.job import Phase
-from .rate_files import load_rates
+from .formats import fastest
 from .trace import Trace, changed, make_trace
 
 _BATCHES = {
@@ -54,7 +54,7 @@ def continuous(argument: str, devices: int) -> Trace:
 
 def _draw(jobs: int, lam: float, seed: int, multi: bool, name: str) -> Trace:
     dice, gaps = Random(seed + 2), Random(seed + 3)
-    on_v100, fastest = _speeds()
+    on_v100, best_of = fastest("gavel", ("v100",)), fastest("gavel", ("k80", "p100", "v100"))
     at, rows = 0.0, []
     for _ in range(jobs):
         size = _size(dice)  # drawn for single-device jobs, too
@@ -64,7 +64,7 @@ def _draw(jobs: int, lam: float, seed: int, multi: bool, name: str) -> Trace:
         while size > 1 and model.startswith(_ALONE):
             model = dice.choice(_MODELS)
         # A trace's run times are those on the fastest kind, which is not a V100 for every model.
-        best = fastest[model, size]
+        best = best_of[model, size]
         rows.append((at, length * on_v100[model, size] / best, size, _MODELS.index(model), SECOND / best))
         at += -math.log(1.0 - gaps.random()) * lam
     submit, duration, devices, workloads, step = np.array(rows).T
@@ -73,19 +73,6 @@ def _draw(jobs: int, lam: float, seed: int, multi: bool, name: str) -> Trace:
         phases=tuple((Phase(model),) for model in _MODELS), step_us=step,
     )  # fmt: skip
     return changed(trace, placement="any")
-
-
-def _speeds() -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
-    """Steps per second of each model and number of devices: on V100s, and on the fastest kind."""
-    on_v100: dict[tuple[str, int], float] = {}
-    fastest: dict[tuple[str, int], float] = {}
-    for row in load_rates("gavel").throughputs:
-        if not row.nodes:
-            key = row.workload, row.devices
-            fastest[key] = max(fastest.get(key, 0.0), row.per_s)
-            if row.kind == "v100":
-                on_v100[key] = row.per_s
-    return on_v100, fastest
 
 
 def _size(dice: Random) -> int:

@@ -1,15 +1,19 @@
 """How fast jobs run on which devices, read from a file or from the packaged table of Gavel.
 
 A YAML file holds the fields of ``model.rate.RateSettings``; a CSV file has one row per throughput, with the columns workload,
-kind, devices, per_s and, if placement matters, nodes. Every mistake is reported.
+kind, devices, per_s and, if placement matters, nodes; a JSON file is a table of throughputs as Gavel's simulator keeps them.
+Every mistake is reported.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
+import json
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,7 +25,8 @@ PACKAGED = {"gavel": "gavel_throughputs.csv"}
 """Tables by name. gavel: Narayanan et al., OSDI'20, measured on V100, P100 and K80; see data/ATTRIBUTION.txt."""
 _COLUMNS = ("workload", "kind", "devices", "per_s")
 _REMEDY = (
-    "give gavel, a CSV file with the columns workload, kind, devices, per_s and nodes, or a YAML file (docs/rates.md)"
+    "give gavel, a CSV file with the columns workload, kind, devices, per_s and nodes, a YAML file, or Gavel's "
+    "simulation_throughputs.json (docs/rates.md)"
 )
 _SHOWN = 10
 
@@ -40,6 +45,8 @@ def load_rates(text: str) -> RateSettings:
         raise UsageError(f"cannot read rates {path}: it is not text ({error.reason})", _REMEDY) from error
     if path.suffix == ".csv":
         found = RateSettings(throughputs=_rows(content.splitlines(), str(path)))
+    elif path.suffix == ".json":
+        found = RateSettings(throughputs=gavel_rows(content, str(path)))
     else:
         found = _from_yaml(content, path)
     return checked(found, str(path))
@@ -51,6 +58,29 @@ def checked(found: RateSettings, source: str) -> RateSettings:
     if wrong:
         raise UsageError("\n".join(f"{source}: {one}" for one in wrong[:_SHOWN]), _REMEDY)
     return found
+
+
+def gavel_rows(content: str, source: str) -> tuple[Throughput, ...]:
+    """Throughputs of jobs alone in Gavel's ``{kind: {"('model', devices)": {"null": steps per second}}}``. Raises UsageError.
+
+    Rows of ``KIND_unconsolidated`` were measured with every device on a node of its own; those of one device say nothing new.
+    """
+    try:
+        tree: dict[str, dict[str, Any]] = json.loads(content)
+        found = [
+            _gavel_row(name, ast.literal_eval(job), float(speeds["null"]))
+            for name, jobs in tree.items()
+            for job, speeds in jobs.items()
+        ]
+    except (ValueError, TypeError, LookupError, AttributeError, SyntaxError, RecursionError) as error:
+        raise UsageError(f"{source} holds no throughputs as Gavel keeps them ({error})", _REMEDY) from error
+    return tuple(row for row in found if row.nodes != 1)
+
+
+def _gavel_row(name: str, job: tuple[str, int], per_s: float) -> Throughput:
+    kind, apart, _ = name.partition("_unconsolidated")
+    workload, devices = str(job[0]), int(job[1])
+    return Throughput(workload, kind.lower(), devices, per_s, devices if apart else 0)
 
 
 def _from_yaml(content: str, path: Path) -> RateSettings:

@@ -50,23 +50,26 @@ NAMES = {
 """Our field to the column names it is known by (Tiresias, Sia, Helios, PAI and Philly among them), best first."""
 
 
+_REMEDY = (
+    "a trace is a CSV file with a header naming at least submit, duration and devices (times in seconds or like 1h30m)"
+)
+
+
 class TraceFormat(Struct, frozen=True, kw_only=True):
     """How a file's columns are named and what is done with rows that hold no job.
 
     ``published``: rows without run time or devices are left out and counted, since the tables that others have published do
-    hold such rows; in files of our own they are mistakes.
+    hold such rows; in files of our own they are mistakes. ``remedy``: what a file of this form looks like.
     """
 
     names: dict[str, tuple[str, ...]]
     published: bool = False
+    remedy: str = _REMEDY
 
 
 OURS = TraceFormat(names=NAMES)
 ANY_TYPE = ("", "any", "misc")
 SHOWN = 20
-_REMEDY = (
-    "a trace is a CSV file with a header naming at least submit, duration and devices (times in seconds or like 1h30m)"
-)
 _CENTURY_S = 36_525 * 86_400
 
 
@@ -294,11 +297,11 @@ class TraceTable:
         """The rows as a trace. Raises UsageError when any row was wrong, or none is left."""
         if self.wrong:
             more = [f"and {self.wrong - SHOWN} more"] if self.wrong > SHOWN else []
-            raise UsageError("\n".join([*self.mistakes, *more]), _REMEDY)
+            raise UsageError("\n".join([*self.mistakes, *more]), self.form.remedy)
         values = self.values
         if not values:
             left_out = f" ({self.idle:,} rows have no run time or no devices)" if self.idle else ""
-            raise UsageError(f"{self.source} holds no jobs{left_out}", _REMEDY)
+            raise UsageError(f"{self.source} holds no jobs{left_out}", self.form.remedy)
         extra: dict[str, object] = {"remarks": self._remarks(name)}
         for field, column, dtype in (
             ("tier", "tier", np.int8),

@@ -40,6 +40,42 @@ def test_the_score_in_the_docs_keeps_it() -> None:
     check_score(names["WorstFit"], rounds=4, cpu_weight=0.1)
 
 
+def test_a_package_adds_a_score_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip would install it: a module, and what its pyproject.toml says."""
+    text = (Path(__file__).parents[3] / "docs" / "placement.md").read_text()
+    (tmp_path / "mypackage.py").write_text(text.split("```python\n")[1].split("```")[0])
+    registered = tmp_path / "mypackage-1.dist-info"
+    registered.mkdir()
+    (registered / "METADATA").write_text("Name: mypackage\nVersion: 1\n")
+    (registered / "entry_points.txt").write_text("[tidewright.placements]\nworst-fit = mypackage:WorstFit\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "worst-fit" in placements.names()
+    assert make_score("worst-fit:cpu_weight=0.1").cpu_weight == 0.1  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="no setting 'gpu=1'"):
+        make_score("worst-fit:gpu=1")
+
+
+def test_a_plug_in_that_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "halfdone.py").write_text("raise OSError('no licence')\n")
+    registered = tmp_path / "halfdone-1.dist-info"
+    registered.mkdir()
+    (registered / "METADATA").write_text("Name: halfdone\nVersion: 1\n")
+    (registered / "entry_points.txt").write_text("[tidewright.placements]\nhalf = halfdone:Half\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match="'half' cannot be loaded from halfdone:Half: OSError: no licence") as caught:
+        make_score("half")
+    assert caught.value.remedy == "repair or uninstall the package halfdone"
+
+
+@pytest.mark.parametrize(
+    "text", ["best-fit:cpu=0", "best-fit:units=-1", "dot-product:cpu=0", "gpu-clustering:units=0", "fgd:cover=0",
+             "fgd:cover=1.5", "fgd:cover=nan"],
+)  # fmt: skip
+def test_settings_out_of_bounds_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"setting \w+: Expected"):
+        make_score(text, REQUESTS)
+
+
 class Broken(BestFit):
     """One way to break the contract each."""
 

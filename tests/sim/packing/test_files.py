@@ -7,8 +7,9 @@ import lzma
 from pathlib import Path
 
 import pytest
+import zstandard
 
-from tidewright.app.packing import pack, seeds_of
+from tidewright.app.packing import pack, seeds_of, write_report
 from tidewright.base.errors import UsageError
 from tidewright.sim.packing.openb import load_fills
 
@@ -35,7 +36,10 @@ def test_an_order_of_ones_own_is_drawn_by_seed(tmp_path: Path) -> None:
     assert one.arrivals.pods.tolist() != other.arrivals.pods.tolist()
 
 
-@pytest.mark.parametrize(("ending", "pack_up"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+@pytest.mark.parametrize(
+    ("ending", "pack_up"),
+    [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstandard.ZstdCompressor().compress)],
+)
 def test_packed_files_are_the_same(tmp_path: Path, ending: str, pack_up: object) -> None:
     plain = folder(tmp_path / "plain")
     folder(tmp_path / "packed")
@@ -65,7 +69,7 @@ def test_what_never_fits_is_told_apart_from_what_found_no_room(tmp_path: Path) -
         (NODES.splitlines()[0] + "\n", PODS, r"no nodes"),
         (NODES, PODS + "p5,-1,1,0,0,\n", r":6: cpu_milli: -1 is not between"),
         (NODES, PODS + "p5,1,1,1,0,\n", r":6: num_gpu is 1, but gpu_milli is 0"),
-        (NODES, PODS + "p5,1,1,1,1001,\n", r":6: gpu_milli: 1001"),
+        (NODES, PODS + "p5,1,1,1,1001,\n", r":6: gpu_milli: 1001 is not between 0 and 1000\n"),
         (NODES, PODS + ",1,1,1,100,\n", r":6: no name"),
         (NODES, PODS.splitlines()[0] + "\n", r"no pods"),
     ],
@@ -104,8 +108,14 @@ def test_what_is_not_there(tmp_path: Path, text: str, said: str) -> None:
         load_fills(text.format(tmp_path), [1])
 
 
+def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no page with plots")
+    with pytest.raises(UsageError, match="cannot write"):
+        write_report(pack(folder(tmp_path), "fgd", "1"), tmp_path)
+
+
 def test_seeds_are_numbers_and_ranges() -> None:
-    assert seeds_of("42-44, 7") == [42, 43, 44, 7]
+    assert seeds_of("42-44, 7, 43") == [42, 43, 44, 7], "an order counts once"
     for wrong in ("", "x", "5-3", "1-99999", "-1"):
         with pytest.raises(UsageError, match="seeds"):
             seeds_of(wrong)

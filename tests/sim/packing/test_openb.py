@@ -1,5 +1,6 @@
 """Alibaba's openb trace under FGD's six placements: the figures that FGD's authors published for the same orders (ATC'23,
-analysis_allo_discrete.csv, analysis_frag_discrete.csv and analysis_frag_ratio_discrete.csv of their artifact)."""
+analysis_allo_discrete.csv, analysis_frag_discrete.csv and analysis_frag_ratio_discrete.csv of their artifact). Their counts of
+failed pods are not in it: those come from running their simulator."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .columns import Floats, Ints, NodeColumns, ShareRequest, fullest
+from .columns import Floats, Ints, NodeColumns, Positive, ShareRequest, fullest
 
 
 class BestFit:
@@ -11,7 +11,7 @@ class BestFit:
     name = "best-fit"
     repeatable = True
 
-    def __init__(self, cpu: int = 128_000, units: int = 8_000) -> None:
+    def __init__(self, cpu: Positive = 128_000, units: Positive = 8_000) -> None:
         """``cpu`` and ``units``: millicores and device units of the largest node, by which what is left is divided."""
         self._cpu, self._units = cpu, units
 

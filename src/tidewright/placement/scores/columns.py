@@ -5,14 +5,17 @@ Devices are counted in units of one whole device, 1,000 (milli-devices) unless `
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Positive = Annotated[int, Meta(ge=1)]
+"""A setting of a score by which it divides."""
 
 WHOLE = 1_000
 """Units of a whole device: milli-devices, as Alibaba's traces and FGD (ATC'23) count."""

@@ -3,7 +3,7 @@ runs it (DotProductScore of its artifact): the *least* aligned node, over CPU an
 
 from __future__ import annotations
 
-from .columns import Floats, Ints, NodeColumns, ShareRequest, fullest
+from .columns import Floats, Ints, NodeColumns, Positive, ShareRequest, fullest
 
 
 class DotProduct:
@@ -12,7 +12,7 @@ class DotProduct:
     name = "dot-product"
     repeatable = True
 
-    def __init__(self, cpu: int = 128_000, units: int = 8_000) -> None:
+    def __init__(self, cpu: Positive = 128_000, units: Positive = 8_000) -> None:
         """``cpu`` and ``units``: millicores and device units of the largest node, by which both sides are divided."""
         self._cpu, self._units = cpu, units
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 from .columns import Floats, Ints, NodeColumns, ShareRequest, fullest
 from .fragments import TypicalColumns, growth, hundredths, typical_columns
@@ -45,7 +48,9 @@ class FragmentationDescent:
     name = "fgd"
     repeatable = True
 
-    def __init__(self, workload: Sequence[ShareRequest] = (), cover: float = COVER) -> None:
+    def __init__(
+        self, workload: Sequence[ShareRequest] = (), cover: Annotated[float, Meta(gt=0, le=1)] = COVER
+    ) -> None:
         """``workload``: requests as they usually come. Without any, nothing is a fragment and all nodes are alike."""
         self._set(typical_pods(workload, cover))
 

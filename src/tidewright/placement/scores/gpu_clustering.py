@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .columns import Floats, Ints, NodeColumns, ShareRequest, fullest, group_of
+from .columns import Floats, Ints, NodeColumns, Positive, ShareRequest, fullest, group_of
 
 
 class GpuClustering:
@@ -14,7 +14,7 @@ class GpuClustering:
     name = "gpu-clustering"
     repeatable = True
 
-    def __init__(self, units: int = 8_000) -> None:
+    def __init__(self, units: Positive = 8_000) -> None:
         """``units``: device units of the largest node."""
         self._units = units
 

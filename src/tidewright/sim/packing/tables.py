@@ -79,9 +79,10 @@ def read_pods(path: Path, kinds: tuple[str, ...], reading: Reading | None = None
     names: list[str] = []
     requests: list[ShareRequest] = []
     for line, row in table.rows(reading):
+        noted = table.count
         cpu, memory = table.number(line, row, "cpu_milli", MOST), table.number(line, row, "memory_mib", MOST)
         devices, units = table.number(line, row, "num_gpu", 2**20), table.number(line, row, "gpu_milli", WHOLE)
-        if devices and not units:
+        if devices and not units and table.count == noted:
             table.mistake(line, f"num_gpu is {devices}, but gpu_milli is 0")
         # The trace gives pods without devices a gpu_milli of 0 or leaves what they had there.
         wanted = _kinds(row.get("gpu_spec") or "", kinds) if devices else 0
@@ -105,7 +106,7 @@ class _Rows:
     def __init__(self, path: Path, columns: tuple[str, ...], key: str) -> None:
         self._path, self._columns, self._key = path, columns, key
         self._mistakes: list[str] = []
-        self._count = 0
+        self.count = 0
         self._lines: dict[str, int] = {}
 
     def rows(self, reading: Reading | None) -> Iterator[tuple[int, dict[str, str]]]:
@@ -143,13 +144,13 @@ class _Rows:
         return value
 
     def mistake(self, line: int, text: str) -> None:
-        self._count += 1
+        self.count += 1
         if len(self._mistakes) < SHOWN:
             self._mistakes.append(f"{self._path}:{line}: {text}")
 
     def finish(self, some: bool, what: str) -> None:
-        if self._count > SHOWN:
-            self._mistakes.append(f"and {self._count - SHOWN} more")
+        if self.count > SHOWN:
+            self._mistakes.append(f"and {self.count - SHOWN} more")
         if not some and not self._mistakes:
             self._mistakes.append(f"{self._path}: no {what}")
         if self._mistakes:
