@@ -49,6 +49,18 @@ class WhyView(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
+class CalibrationView(Struct, frozen=True, kw_only=True):
+    """How the latest starts compare with the intervals that the controller had forecast for them."""
+
+    starts: int
+    """How many they are; the three that follow sum up to it."""
+    earlier: int
+    inside: int
+    later: int
+    median_error_us: int
+    """By how much they came after the middle of their interval, in the median; negative: before it."""
+
+
 class EtaView(Struct, frozen=True, kw_only=True):
     """When a job starts and ends, by the live pool simulated forward. ``starts`` None: it has devices, or waits for its user
     (``why``)."""
@@ -64,5 +76,7 @@ class EtaView(Struct, frozen=True, kw_only=True):
     """Futures that were simulated."""
     method: str = "simulated"
     """``work-ahead`` where the queue is too long for that."""
+    calibration: CalibrationView | None = None
+    """How far such forecasts are to be trusted; None before enough of them have come true or not."""
     now: int = 0
     schema: str = SCHEMA

@@ -32,6 +32,8 @@ def _print(view: EtaView) -> None:
     out.print_facts([(f"  {name}", text) for name, text in words.eta(view)])
     if view.state not in FINAL_STATES and view.samples:
         out.note(_basis(view))
+        if held := words.calibration(view.calibration):
+            out.note(held)
 
 
 def _basis(view: EtaView) -> str:

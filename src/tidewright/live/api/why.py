@@ -41,11 +41,14 @@ def _typed(change: Change) -> str:
     return change.flag
 
 
-def eta_view(job: int, name: str, state: str, found: Forecast, now: int) -> api.EtaView:
-    """When a job starts and ends."""
+def eta_view(
+    job: int, name: str, state: str, found: Forecast, now: int, calibration: api.CalibrationView | None = None
+) -> api.EtaView:
+    """When a job starts and ends, and how often such forecasts have held."""
     return api.EtaView(
         job=job, name=name, state=state, starts=_times(found.start), ends=_times(found.end),  # type: ignore[arg-type]
         why=render(found.why), cause=cause_view_or_none(found.why), samples=found.samples, method=found.method, now=now,
+        calibration=calibration,
     )  # fmt: skip
 
 
