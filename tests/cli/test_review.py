@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from tidewright.cli.jobs.following import summed_up
 from tidewright.cli.pool.doctor import _kept
 from tidewright.live.journal.doctor import Report
+from tidewright.wire import api
 
 from .stub import Terminal
 
@@ -40,6 +42,30 @@ def test_eta_shows_intervals(tide: Terminal) -> None:
     said = tide("eta", "later")
     assert "in 12m00s (8m00s to 25m00s)" in said.out and "in 2h10m (1h30m to 5h00m)" in said.out
     assert "20 simulated futures" in said.err
+
+
+KEPT = api.CalibrationView(starts=57, earlier=4, inside=47, later=6, median_error_us=-12_000_000)
+
+
+@pytest.mark.parametrize(
+    ("error_us", "middle"),
+    [(-12_000_000, "12s earlier than its middle"), (90_000_000, "1m30s later than its middle"), (400, "at its middle")],
+)
+def test_eta_says_how_often_forecasts_have_held(tide: Terminal, error_us: int, middle: str) -> None:
+    view = replace(tide.stub.eta("later"), calibration=replace(KEPT, median_error_us=error_us))
+    assert "starts that were forecast" not in tide("eta", "later").err
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later").err
+    assert "of the last 57 starts that were forecast, 82% fell into their interval (80% should)" in said
+    assert "4 came before it, 6 after" in said and middle in said
+    assert json.loads(tide("eta", "later", "-o", "json").out)["calibration"]["inside"] == 47
+
+
+def test_top_says_how_often_forecasts_have_held(tide: Terminal) -> None:
+    assert "starts that were forecast" not in tide("top").out
+    view = replace(tide.stub.top(), calibration=KEPT)
+    tide.stub.top = lambda: view  # type: ignore[method-assign]
+    assert "82% fell into their interval (80% should)" in tide("top").out
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(tide: Terminal) -> None:
