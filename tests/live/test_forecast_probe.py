@@ -28,7 +28,6 @@ from tidewright.wire.client import Client
 from .fakes import FakeFabric
 from .test_processes import Site
 
-
 SAID = Interval(1, 2, 3)
 
 
