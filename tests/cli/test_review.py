@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,20 +15,25 @@ from tidewright.wire import api
 from .stub import Terminal
 
 
-@pytest.mark.parametrize(
-    ("reason", "state", "says"),
-    [
-        ("NoCapacity", "queued", True),
-        ("Behind", "queued", True),
-        ("UserHold", "held", False),
-        ("DevicesReserved", "queued", False),
-        ("", "running", False),
-    ],
-)
-def test_why_says_when_no_change_is_known(tide: Terminal, reason: str, state: Any, says: bool) -> None:
-    view = replace(tide.stub.why("later"), change="", changes=(), reason=reason, state=state)
+@pytest.mark.parametrize("searched", [True, False])
+def test_why_says_when_no_change_is_known(tide: Terminal, searched: bool) -> None:
+    view = replace(tide.stub.why("later"), change="", changes=(), searched=searched)
     tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
-    assert ("no single change that was tried" in tide("why", "later").out) is says
+    assert ("no single change that was tried" in tide("why", "later").out) is searched
+
+
+def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:
+    by, age = (
+        api.CauseView(code, {}, text) for code, text in (("A", "3 with less work"), ("B", "2 submitted earlier"))
+    )
+    first = api.CauseView("FirstAhead", {}, "job 9: 1h of work; this job: 3h of work")
+    view = replace(tide.stub.why("later"), ahead=5, order=(by, age), first_ahead=first)
+    tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
+    said = tide("why", "later").out
+    assert "5 jobs before it: 3 with less work, 2 submitted earlier" in said
+    assert "first" in said and "job 9: 1h of work; this job: 3h of work" in said
+    view = replace(view, summary="5 waiting jobs are served first (3 with less work, 2 submitted earlier)")
+    assert tide("why", "later").out.count("3 with less work") == 1, "the summary says it already"
 
 
 def test_why_with_a_change_says_only_that(tide: Terminal) -> None:

@@ -34,13 +34,18 @@ class WhyView(Struct, frozen=True, kw_only=True):
     free: int = 0
     holders: tuple[Holder, ...] = ()
     ahead: int = -1
+    """Waiting jobs that the policy serves first."""
+    order: tuple[CauseView, ...] = ()
+    """How many of them for which reason, where the policy says."""
+    first_ahead: CauseView | None = None
+    """The first of them, and by what it comes before this job."""
     change: str = ""
     """The smallest change that would start it, in words; empty when none was found or none is needed."""
     change_cause: CauseView | None = None
     changes: tuple[ChangeView, ...] = ()
     """The least change of each kind that would start it, the mildest first; ``change`` is the first of them."""
-    searched: bool = True
-    """Whether changes were looked for."""
+    searched: bool = False
+    """Whether changes were looked for: they are where they may lift the limit, unless it was asked without."""
     details: tuple[str, ...] = ()
     failure: FailureView | None = None
     """Of a failed job: which rank failed first, and how."""

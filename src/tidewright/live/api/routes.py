@@ -158,8 +158,9 @@ class Routes:
         if job not in self._book.specs:
             return self._answer(why_ended(view, now))
         engine, explainer = self.context.loop.driver.engine, self.context.explainer
-        found, searched = explainer.limit(engine, job, now), flag(request, "changes", True)
-        if searched and found.waiting:
+        found = explainer.limit(engine, job, now)
+        searched = flag(request, "changes", True) and found.liftable
+        if searched:
             found = replace(found, changes=await explainer.changes(engine.snapshot(), found))
         return self._answer(why_live(view, found, self._now(), searched))
 
