@@ -128,7 +128,7 @@ def test_the_pause_grows_with_what_answers_take_and_none_ends_it(monkeypatch: py
             raise asyncio.CancelledError
 
     async def ask() -> None:
-        return None
+        raise ValueError("a mistake in one question ends no other")
 
     monkeypatch.setattr(forecast_probe.asyncio, "sleep", sleep)
     monkeypatch.setattr(forecast_probe.time, "monotonic", lambda: next(times))

@@ -43,7 +43,10 @@ class ForecastProbe:
         while pause:
             await asyncio.sleep(pause)
             began = time.monotonic()
-            await self.ask()
+            try:
+                await self.ask()
+            except Exception:  # the next question may be answered all the same
+                log.exception("a forecast failed")
             pause = max(self._every_s, _PAUSE_RATIO * (time.monotonic() - began))
 
     async def ask(self) -> None:
