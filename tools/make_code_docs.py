@@ -34,17 +34,21 @@ keeps its meaning and its arguments. [Why it is done this way](why/reasons.md).
 
 ## Limits of waiting jobs
 
-`reason` of a waiting job names the limit that keeps it waiting; `consequence` says what happens next.
+`reason` of a waiting job names the limit that keeps it waiting; `consequence` says what happens next. A limit of the
+pool is one that another request, other jobs or more nodes may lift: `tide why` looks for such changes, and names devices out of
+service.
 
-| reason | what happens next |
-|---|---|
+| reason | of the pool | what happens next |
+|---|---|---|
 """
 TYPES: dict[type, str] = {str: "text", int: "number", Cause: "cause", tuple: "list"}
 
 
 def page() -> str:
     """The whole page."""
-    limits = "\n".join(f"| `{reason.value}` | {CONSEQUENCE[reason]} |" for reason in Reason)
+    limits = "\n".join(
+        f"| `{reason.value}` | {'yes' if reason.of_the_pool else 'no'} | {CONSEQUENCE[reason]} |" for reason in Reason
+    )
     return HEAD + limits + "\n" + "\n".join(_group(title, codes) for title, codes in GROUPS.items())
 
 

@@ -118,3 +118,66 @@ def test_it_ends_with_its_controller(busy: Worldlet) -> None:
         return await asyncio.wait_for(explainer._process.wait(), 20)
 
     assert asyncio.run(main()) == 0
+
+
+# -- the controller's own questions -----------------------------------------------------------------------------------------
+
+
+def test_its_own_question_is_answered_as_a_users(busy: Worldlet) -> None:
+    image = busy.engine.snapshot()
+
+    async def work(explainer: ProcessExplainer) -> object:
+        return await explainer.forecast_when_idle(image, 2), await explainer.forecast(image, [2])
+
+    own, users = asked(work, budget_s=60)  # type: ignore[misc]
+    assert (own,) == users and own.start is not None
+
+
+def test_its_own_question_is_not_asked_while_a_user_waits_and_given_up_for_one_who_comes(busy: Worldlet) -> None:
+    image = busy.engine.snapshot()
+
+    async def work(explainer: ProcessExplainer) -> object:
+        users = asyncio.create_task(explainer.forecast(image, [2]))
+        await asyncio.sleep(0)
+        none = await explainer.forecast_when_idle(image, 2)
+        assert none is None and not users.done()
+        await users
+        own = asyncio.create_task(explainer.forecast_when_idle(image, 2))
+        await asyncio.sleep(0.01)
+        later = await explainer.forecast(image, [2])
+        assert own.done() or await own is None
+        again = await explainer.forecast_when_idle(image, 2)
+        assert again is not None
+        return await users == later == (again,), await own
+
+    assert asked(work, budget_s=60) == (True, None)
+
+
+def test_a_controller_that_ends_meanwhile_ends_its_own_question(busy: Worldlet) -> None:
+    async def work(explainer: ProcessExplainer) -> object:
+        own = asyncio.create_task(explainer.forecast_when_idle(busy.engine.snapshot(), 2))
+        await asyncio.sleep(0.01)
+        own.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await own
+        return explainer._background
+
+    assert asked(work) is None
+
+
+def test_a_question_is_of_the_moment_at_which_it_is_asked(busy: Worldlet) -> None:
+    """The book may be of an earlier step: a job that was to run for an hour has run for two."""
+    image, now = busy.engine.snapshot(), 2 * HOUR
+
+    async def work(explainer: ProcessExplainer) -> object:
+        spec = JobSpec(command=("true",), devices=8, ranks=8, placement="any")
+        rehearsed = await explainer.rehearse(image, [spec], now)
+        return [
+            *await explainer.forecast(image, [2], now),
+            await explainer.forecast_when_idle(image, 2, now),
+            *rehearsed.forecasts,
+        ]
+
+    for found in asked(work):  # type: ignore[attr-defined]
+        assert found.start.low >= now
+    assert asked(lambda explainer: explainer.forecast(image, [2]))[0].start.low < now  # type: ignore[index]

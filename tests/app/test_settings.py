@@ -19,11 +19,13 @@ def test_no_file_means_the_defaults(tmp_path: Path) -> None:
 def test_everything_can_be_set() -> None:
     found = parse_settings(
         "policy: las:round=6m\nlisten: 127.0.0.1:7700\nslots: 4\nbackend: cpu\nimage_quota: 2GiB\n"
+        "node_timeout: 1m\nforecast_check: 0\n"
         "engine:\n  backoff: 5s\n  gang_freeze_bound: 2m\n  launch_attempts: 3\n  freeze_kinds: [cpu, fake]\n",
         "config.yaml",
     )
     assert (found.policy, found.listen, found.slots, found.backend) == ("las:round=6m", "127.0.0.1:7700", 4, "cpu")
     assert found.image_quota == 2 << 30
+    assert (found.node_timeout_us, found.forecast_check_us) == (MINUTE, 0)
     assert found.engine.backoff_us == 5 * SECOND and found.engine.gang_freeze_bound_us == 2 * MINUTE
     assert found.engine.launch_attempts == 3 and found.engine.freeze_kinds == ("cpu", "fake")
     assert found.engine.auto_level == live_settings().auto_level

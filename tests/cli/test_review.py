@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
 
 import pytest
 from msgspec.structs import replace
@@ -10,24 +10,30 @@ from msgspec.structs import replace
 from tidewright.cli.jobs.following import summed_up
 from tidewright.cli.pool.doctor import _kept
 from tidewright.live.journal.doctor import Report
+from tidewright.wire import api
 
 from .stub import Terminal
 
 
-@pytest.mark.parametrize(
-    ("reason", "state", "says"),
-    [
-        ("NoCapacity", "queued", True),
-        ("Behind", "queued", True),
-        ("UserHold", "held", False),
-        ("DevicesReserved", "queued", False),
-        ("", "running", False),
-    ],
-)
-def test_why_says_when_no_change_is_known(tide: Terminal, reason: str, state: Any, says: bool) -> None:
-    view = replace(tide.stub.why("later"), change="", changes=(), reason=reason, state=state)
+@pytest.mark.parametrize("searched", [True, False])
+def test_why_says_when_no_change_is_known(tide: Terminal, searched: bool) -> None:
+    view = replace(tide.stub.why("later"), change="", changes=(), searched=searched)
     tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
-    assert ("no single change that was tried" in tide("why", "later").out) is says
+    assert ("no single change that was tried" in tide("why", "later").out) is searched
+
+
+def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:
+    by, age = (
+        api.CauseView(code, {}, text) for code, text in (("A", "3 with less work"), ("B", "2 submitted earlier"))
+    )
+    first = api.CauseView("FirstAhead", {}, "job 9: 1h of work; this job: 3h of work")
+    view = replace(tide.stub.why("later"), ahead=5, order=(by, age), first_ahead=first)
+    tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
+    said = tide("why", "later").out
+    assert "5 jobs before it: 3 with less work, 2 submitted earlier" in said
+    assert "first" in said and "job 9: 1h of work; this job: 3h of work" in said
+    view = replace(view, summary="5 waiting jobs are served first (3 with less work, 2 submitted earlier)")
+    assert tide("why", "later").out.count("3 with less work") == 1, "the summary says it already"
 
 
 def test_why_with_a_change_says_only_that(tide: Terminal) -> None:
@@ -40,6 +46,30 @@ def test_eta_shows_intervals(tide: Terminal) -> None:
     said = tide("eta", "later")
     assert "in 12m00s (8m00s to 25m00s)" in said.out and "in 2h10m (1h30m to 5h00m)" in said.out
     assert "20 simulated futures" in said.err
+
+
+KEPT = api.CalibrationView(starts=57, earlier=4, inside=47, later=6, median_error_us=-12_000_000)
+
+
+@pytest.mark.parametrize(
+    ("error_us", "middle"),
+    [(-12_000_000, "12s earlier than its middle"), (90_000_000, "1m30s later than its middle"), (400, "at its middle")],
+)
+def test_eta_says_how_often_forecasts_have_held(tide: Terminal, error_us: int, middle: str) -> None:
+    view = replace(tide.stub.eta("later"), calibration=replace(KEPT, median_error_us=error_us))
+    assert "starts that were forecast" not in tide("eta", "later").err
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later").err
+    assert "of the last 57 starts that were forecast, 82% fell into their interval (80% should)" in said
+    assert "4 came before it, 6 after" in said and middle in said
+    assert json.loads(tide("eta", "later", "-o", "json").out)["calibration"]["inside"] == 47
+
+
+def test_top_says_how_often_forecasts_have_held(tide: Terminal) -> None:
+    assert "starts that were forecast" not in tide("top").out
+    view = replace(tide.stub.top(), calibration=KEPT)
+    tide.stub.top = lambda: view  # type: ignore[method-assign]
+    assert "82% fell into their interval (80% should)" in tide("top").out
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_work(tide: Terminal) -> None:

@@ -12,7 +12,7 @@ from tidewright.explain.ahead import ahead_of
 from tidewright.model.cause import Code
 from tidewright.model.job import State
 from tidewright.plan.plan import Plan
-from tidewright.plan.render import render
+from tidewright.plan.render import misused, render
 from tidewright.policy.registry import make, policies
 from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
@@ -57,6 +57,59 @@ def test_reasons_name_what_the_policy_compares() -> None:
     assert "12 with less run time left" in why or "less run time" in why or "8 devices" in why
 
 
+@pytest.mark.parametrize("policy", sorted(policies.names()))
+def test_the_first_is_compared_with_the_job_by_what_puts_it_before(policy: str) -> None:
+    """Both sides say the same thing of each, and not the same of both."""
+    busy, waiting = queue(policy, 2)
+    view, seen = busy.engine.view(), 0
+    for job in waiting:
+        found = ahead_of(view, busy.planner, job)
+        assert (found.first is not None) is bool(found.jobs)
+        if found.first is not None:
+            first, theirs, mine = found.first.args
+            assert found.first.code is Code.FIRST_AHEAD and first == found.jobs[0] and theirs != mine
+            assert render(theirs) in render(found.first) and not misused(found.first)
+            seen += 1
+    assert seen == len(waiting) - 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "first", "second", "code"),
+    [
+        ("srtf", {"expected_us": HOUR}, {"expected_us": 3 * HOUR}, Code.RUN_TIME_LEFT),
+        ("sjf", {"expected_us": HOUR}, {"expected_us": 3 * HOUR}, Code.RUN_TIME_IN_ALL),
+        ("srsf", {"expected_us": HOUR}, {"expected_us": 3 * HOUR}, Code.DEVICE_TIME_LEFT),
+        ("smallest", {"devices": 2}, {"devices": 8}, Code.DEVICES_ASKED),
+        ("sla", {"expected_us": HOUR}, {"expected_us": 3 * HOUR}, Code.WEIGHTED_WORK_LEFT),
+        ("fifo", {"expected_us": HOUR}, {"expected_us": HOUR}, Code.SUBMITTED_AGO),
+    ],
+)
+def test_values_are_those_of_the_jobs(policy: str, first: dict[str, int], second: dict[str, int], code: Code) -> None:
+    busy = Worldlet(1, 8, planner=make(policy))
+    busy.submit(8, expected_us=MINUTE, preempt="none")
+    ahead, job = (busy.submit(**{"devices": 8, **asked}) for asked in (first, second))
+    found = explain(busy.engine, busy.planner, job)
+    assert found.first_ahead is not None and found.first_ahead.args[0] == ahead
+    theirs, mine = found.first_ahead.args[1:]
+    assert theirs.code is mine.code is code
+    values = {
+        Code.RUN_TIME_LEFT: (HOUR, 3 * HOUR), Code.RUN_TIME_IN_ALL: (HOUR, 3 * HOUR),
+        Code.DEVICE_TIME_LEFT: (8 * HOUR, 24 * HOUR), Code.WEIGHTED_WORK_LEFT: (8 * HOUR, 24 * HOUR),
+        Code.DEVICES_ASKED: (2, 8), Code.SUBMITTED_AGO: (0, 0),
+    }[code]  # fmt: skip
+    assert (theirs.args[0], mine.args[0]) == values
+
+
+def test_a_tier_comes_first_by_its_promise() -> None:
+    busy = Worldlet(1, 8, planner=make("sla"))
+    busy.submit(8, tier="premium", expected_us=MINUTE, preempt="none")
+    busy.submit(8, tier="premium", expected_us=HOUR)
+    job = busy.submit(8, tier="basic", expected_us=HOUR)
+    found = explain(busy.engine, busy.planner, job).first_ahead
+    assert found is not None
+    assert render(found) == "job 2: premium, 3m09s of slack left; this job: basic, about 1h00m left"
+
+
 def test_a_planner_that_does_not_say_its_order_is_said_to_serve_others_first() -> None:
     class Silent:
         name = "silent"
@@ -68,7 +121,7 @@ def test_a_planner_that_does_not_say_its_order_is_said_to_serve_others_first() -
     busy.submit(1)
     second = busy.submit(1)
     found = explain(busy.engine, busy.planner, second)
-    assert found.ahead == 1 and found.order == ()
+    assert found.ahead == 1 and found.order == () and found.first_ahead is None
     assert found.why is not None and found.why.code is Code.BEHIND_JOBS
 
 

@@ -224,3 +224,25 @@ def test_only_holders_on_nodes_that_could_take_the_job_are_named() -> None:
     busy.planner = make("fifo")
     said = why(busy, imaged)
     assert said.waiting and [one.job for one in said.holders] == [here]
+
+
+def test_every_limit_says_whether_it_is_of_the_pool_and_keeps_its_code() -> None:
+    assert all(type(reason.of_the_pool) is bool and Reason(reason.value) is reason for reason in Reason)
+    assert {reason for reason in Reason if not reason.of_the_pool} == {
+        Reason.DEVICES_RESERVED, Reason.DEPENDENCY, Reason.USER_HOLD, Reason.ARRAY_LIMIT, Reason.BACKOFF, Reason.RUNTIME,
+        Reason.PLANNING,
+    }  # fmt: skip
+    assert msgspec.json.decode(b'"HomeBusy"', type=Reason) is Reason.PINNED_NODE_BUSY
+    assert msgspec.json.encode(Reason.CPUS) == b'"Cpus"'
+
+
+def test_changes_are_looked_for_where_they_may_lift_the_limit() -> None:
+    busy = world(devices=4)
+    for _ in range(2):
+        busy.submit(4, tier="premium")
+    waits = busy.submit(4)
+    held = busy.submit(1)
+    busy.tell(ev.Hold(held, "h"))
+    assert why(busy, waits).liftable and why(busy, waits).changes
+    assert not why(busy, held).liftable and not why(busy, held).changes
+    assert not why(busy, 1).liftable

@@ -25,7 +25,9 @@ HASTY = msgspec.structs.replace(live_settings(), planning_retry_us=100 * MS)
 class Running:
     """A controller in a thread of its own, with its agent in the test."""
 
-    def __init__(self, state: Path, fabric: FakeFabric, listen: str = "", policy: object = None) -> None:
+    def __init__(
+        self, state: Path, fabric: FakeFabric, listen: str = "", policy: object = None, **more: object
+    ) -> None:
         self.state, self.fabric = state, fabric
         self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -33,7 +35,7 @@ class Running:
         self.settings = ControllerSettings(
             state=state, planner=planner, explainer=lambda: ThreadExplainer(planner), fabric=lambda: fabric, engine=HASTY,  # type: ignore[arg-type]
             policy="first-fit", version="0", listen=listen, reserve_bytes=65536,
-            run_as="nobody" if listen and not os.geteuid() else "",
+            run_as="nobody" if listen and not os.geteuid() else "", **more,  # type: ignore[arg-type]
         )  # fmt: skip
         self.controller: Controller | None = None
         self._up = threading.Event()

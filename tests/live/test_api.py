@@ -16,6 +16,7 @@ import pytest
 from tests.ports import free_port
 from tidewright.base.errors import Conflict, NotFound, UsageError
 from tidewright.model.job import ArrayMember, JobSpec
+from tidewright.policy.registry import make
 from tidewright.wire import api
 from tidewright.wire.openapi import ROUTES, document
 
@@ -48,6 +49,21 @@ def test_a_job_runs_and_its_exit_code_comes_back(running) -> None:  # type: igno
         assert client.jobs().jobs == ()
         assert client.usage("tier").rows[0].key == "standard"
         assert client.info().ended_jobs == 1
+
+
+def test_why_looks_for_changes_where_they_may_lift_the_limit_and_says_who_is_first(running) -> None:  # type: ignore[no-untyped-def]
+    with running(policy=make("fifo")) as server, server.client() as client:
+        ids = client.submit([_spec(f"w{number}", devices=4, ranks=4) for number in range(4)]).ids
+        _until(client, ids[0], "running")
+        found = client.why(ids[2])
+        assert found.searched and found.changes and found.ahead == 1
+        assert [one.code for one in found.order] == ["AheadByAge"]
+        assert found.first_ahead is not None and found.first_ahead.args["job"] == ids[1]
+        assert not client.why(ids[2], changes=False).searched
+        client.suspend(ids[3])
+        held = client.why(ids[3])
+        assert (held.reason, held.searched, held.changes) == ("UserHold", False, ())
+        assert not client.why(ids[0]).searched
 
 
 def test_suspend_resume_cancel(running) -> None:  # type: ignore[no-untyped-def]

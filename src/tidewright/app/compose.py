@@ -16,6 +16,7 @@ from ..fabric.local import LocalFabric
 from ..fabric.protocol import Fabric
 from ..fabric.several import SeveralFabric
 from ..live.controller.agent_supervisor import LocalAgent
+from ..live.controller.forecast_probe import EVERY_US
 from ..live.controller.main import Controller, ControllerSettings
 from ..policy.registry import make
 from ..wire.state_files import make_private
@@ -51,6 +52,7 @@ class DaemonSettings:
     """Called once the controller serves: what it was given is then known to work."""
     open_files: int = 0
     """Soft limit of open files of the agents started here; 0: the controller's own."""
+    forecast_check_us: int = EVERY_US
 
 
 def build_controller(settings: DaemonSettings) -> Controller:
@@ -80,6 +82,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
             tls=settings.tls,
             run_as=settings.jobs_as,
             started=settings.started,
+            forecast_check_us=settings.forecast_check_us,
         )
     )
 

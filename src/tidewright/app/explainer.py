@@ -36,6 +36,8 @@ class ProcessExplainer:
         self._policy, self._planner, self._budget = policy, planner, str(budget_s).encode()
         self._one = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
+        self._background: asyncio.Task[Any] | None = None
+        """The controller's own question, which makes way for any other."""
 
     def limit(self, engine: Engine, job: int, now: int) -> Explanation:
         """Why a job is where it is."""
@@ -43,17 +45,33 @@ class ProcessExplainer:
 
     async def changes(self, image: bytes, found: Explanation) -> tuple[Change, ...]:
         """The least changes that would start the job of ``found``."""
-        answer: tuple[Change, ...] = await self._ask(image, ChangesQuestion(found))
+        answer: tuple[Change, ...] = await self._ask_first(image, ChangesQuestion(found))
         return answer
 
-    async def forecast(self, image: bytes, jobs: Sequence[int]) -> tuple[Forecast, ...]:
+    async def forecast(self, image: bytes, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
         """When each of these jobs starts and ends."""
-        answer: tuple[Forecast, ...] = await self._ask(image, ForecastQuestion(tuple(jobs)))
+        answer: tuple[Forecast, ...] = await self._ask_first(image, ForecastQuestion(tuple(jobs), now))
         return answer
 
-    async def rehearse(self, image: bytes, specs: Sequence[JobSpec]) -> Rehearsal:
+    async def forecast_when_idle(self, image: bytes, job: int, now: int = 0) -> Forecast | None:
+        """When a job starts and ends; None where another question is under way, or comes before the answer."""
+        if self._one.locked():
+            return None
+        task = self._background = asyncio.create_task(self._ask(image, ForecastQuestion((job,), now)))
+        try:
+            found: Forecast = (await task)[0]
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if own is not None and own.cancelling():  # the controller ends
+                raise
+            return None
+        finally:
+            self._background = None
+        return found
+
+    async def rehearse(self, image: bytes, specs: Sequence[JobSpec], now: int = 0) -> Rehearsal:
         """What would become of jobs submitted now."""
-        answer: Rehearsal = await self._ask(image, RehearsalQuestion(tuple(specs)))
+        answer: Rehearsal = await self._ask_first(image, RehearsalQuestion(tuple(specs), now))
         return answer
 
     async def close(self) -> None:
@@ -63,6 +81,12 @@ class ProcessExplainer:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    async def _ask_first(self, image: bytes, question: Question) -> Any:
+        """A user's question: the controller's own is given up for it, and its process with it."""
+        if self._background is not None:
+            self._background.cancel()
+        return await self._ask(image, question)
 
     async def _ask(self, image: bytes, question: Question) -> Any:
         frames = frame(self._budget) + frame(image) + frame(msgspec.msgpack.encode(question))

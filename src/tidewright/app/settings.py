@@ -19,6 +19,7 @@ from ..agent.processes.log_cap import LIMIT_BYTES
 from ..base.errors import UsageError
 from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
+from ..live.controller.forecast_probe import EVERY_US
 from ..model.rate import RateSettings
 from ..sim.rate_files import load_rates
 from ..wire.state_files import name_of
@@ -37,7 +38,9 @@ class Settings:
     ``images`` is an fsspec URL that takes copies of job images; ``image_quota`` is how many bytes of images a node keeps at
     most (0: as many as its disk takes); ``log_limit`` is how much of a rank's log is kept (0: all of it);
     ``rates`` names a table of how fast jobs run on which kind of device (docs/rates.md);
-    ``node_timeout_us``: a node of several that is away for longer is down, and its jobs go on elsewhere."""
+    ``node_timeout_us``: a node of several that is away for longer is down, and its jobs go on elsewhere;
+    ``forecast_check_us``: how often at most the controller asks itself when a waiting job starts, to count how often that holds
+    (0: never)."""
 
     policy: str = "sla"
     listen: str = ""
@@ -51,6 +54,7 @@ class Settings:
     log_limit: int = LIMIT_BYTES
     node_timeout_us: int = 30 * SECOND
     rates: str = ""
+    forecast_check_us: int = EVERY_US
     engine: EngineSettings = field(default_factory=live_settings)
 
 
@@ -84,8 +88,9 @@ def parse_settings(text: str, file: str) -> Settings:
     engine = values.pop("engine", {})
     if "rates" in values:
         values["rates"], engine["rates"] = values["rates"]
-    if "node_timeout" in values:
-        values["node_timeout_us"] = values.pop("node_timeout")
+    for name in ("node_timeout", "forecast_check"):
+        if name in values:
+            values[f"{name}_us"] = values.pop(name)
     return Settings(**values, engine=live_settings(**engine))
 
 
@@ -166,6 +171,7 @@ _TOP: dict[str, Callable[[Value], Any]] = {
     "image_quota": lambda value: _text(value, parse_bytes),
     "log_limit": lambda value: _text(value, fields.log_limit),
     "node_timeout": lambda value: _text(value, parse_duration),
+    "forecast_check": lambda value: _text(value, parse_duration),
     "engine": lambda value: None,
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 
-from ..base.units import format_duration
-from ..wire.api import FINAL_STATES, DeviceHeld, EtaView, JobView, StoryLine, TimeInterval
+from ..base.units import SECOND, format_duration
+from ..wire.api import FINAL_STATES, CalibrationView, DeviceHeld, EtaView, JobView, StoryLine, TimeInterval
 
 WAITING = frozenset({"held", "queued", "suspended"})
 
@@ -113,6 +113,20 @@ def interval(times: TimeInterval | None, now: int) -> str:
 
 def _within(us: int, now: int) -> str:
     return format_duration(max(us - now, 0))
+
+
+def calibration(found: CalibrationView | None) -> str:
+    """How often forecasts of starts have held, in one line; empty before that is known."""
+    if found is None:
+        return ""
+    off = abs(found.median_error_us)
+    middle = (
+        f"{format_duration(off)} {'later' if found.median_error_us > 0 else 'earlier'} than" if off >= SECOND else "at"
+    )
+    return (
+        f"of the last {found.starts} starts that were forecast, {percent(found.inside / found.starts)} fell into their interval "
+        f"(80% should), {found.earlier} came before it, {found.later} after; in the median they came {middle} its middle"
+    )
 
 
 def eta(view: EtaView) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from ..plan.reasons import Blocked, Reason
 from ..plan.render import render
 from ..plan.request import Request, request_of, row_request
 from . import frozen_memory, rates
+from .calibration import StartCalibration
 from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
@@ -82,7 +83,7 @@ class Book(ImageCatalog):
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.policy_state: tuple[str, bytes] = ("", b"")
-        self.run_times = RunTimeHistory()
+        self.run_times, self.start_calibration = RunTimeHistory(), StartCalibration()
         self.reservation_order: dict[int, dict[int, bool]] = {}
         """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}

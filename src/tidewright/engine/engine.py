@@ -9,7 +9,7 @@ from typing import Any
 from ..base.errors import Bug
 from ..model.view import View
 from . import events as ev
-from . import periodic, rates, reports, runtime_clients
+from . import periodic, rates, reports, runtime_clients, start_forecasts
 from .apply_plan import apply_plan
 from .book import QUEUED, SUSPENDED, Book
 from .check import check_all, check_touched
@@ -46,6 +46,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Move: user_requests.move,
     ev.Scale: user_requests.scale,
     ev.TakeImage: user_requests.take_image,
+    ev.ForecastMade: start_forecasts.forecast_made,
 }
 
 

@@ -263,6 +263,17 @@ class ClockOffset(Struct, frozen=True, tag=True):
     offset_us: int
 
 
+class ForecastMade(Struct, frozen=True, tag=True):
+    """A waiting job was forecast to start between ``low`` and ``high`` (-1: no end), as likely before as after ``middle``. The
+    question was of the pool as it was at ``asked``. Engine time. Nothing is decided by it; how often it holds is counted."""
+
+    job: int
+    asked: int
+    low: int
+    middle: int
+    high: int
+
+
 class Tick(Struct, frozen=True, tag=True):
     """Nothing happened but time: timers that are due fire."""
 
@@ -272,4 +283,5 @@ Event: TypeAlias = (
     | Exited | NodeHealth
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
+    | ForecastMade
 )  # fmt: skip

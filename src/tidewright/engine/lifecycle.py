@@ -24,7 +24,7 @@ from ..model.cause import Cause
 from ..model.job import FINAL, Level, State
 from ..model.job_record import FieldGroup, FieldValues, JobRecord, fresh
 from ..plan.render import render
-from . import frozen_memory, images, periodic
+from . import frozen_memory, images, periodic, start_forecasts
 from .book import Book
 from .commands import Launch, ResumeRanks, SuspendRanks
 from .nodes import refusals
@@ -116,6 +116,8 @@ def _unpin(book: Book, job: int, row: int, record: JobRecord) -> None:
 def _begin_service(book: Book, job: int, row: int, record: JobRecord) -> None:
     """It makes progress from now on, and is imaged now and then."""
     book.begin_service(job)
+    if record.start_forecast is not None:
+        start_forecasts.settle(book, record)
     periodic.schedule(book, job)
 
 

@@ -14,10 +14,11 @@ from ..plan.plan import Planner
 
 class Ahead(Struct, frozen=True):
     """``jobs``: the waiting jobs served first, the first one first; ``reasons``: how many of them for which
-    reason, as far as the policy says."""
+    reason; ``first``: what puts the first one before the job, of both. The last two as far as the policy says."""
 
     jobs: tuple[int, ...] = ()
     reasons: tuple[Cause, ...] = ()
+    first: Cause | None = None
 
     @property
     def count(self) -> int:
@@ -48,8 +49,24 @@ def ahead_of(view: View, planner: Planner, job: int) -> Ahead:
     if len(elder):
         before.append(elder)
         counts[Code.AHEAD_BY_AGE] = counts.get(Code.AHEAD_BY_AGE, 0) + len(elder)
-    reasons = tuple(code(count) for code, count in counts.items()) if known is not None else ()
-    return Ahead(_served(jobs.id, order, before), reasons)
+    served = _served(jobs.id, order, before)
+    if known is None or not served:
+        return Ahead(served)
+    return Ahead(served, tuple(code(count) for code, count in counts.items()), _compared(view, order, served[0], job))
+
+
+def _compared(view: View, order: QueueOrder, first: int, job: int) -> Cause | None:
+    """By what ``first`` comes before ``job``: what the first term that tells them apart is of both."""
+    jobs = view.jobs
+    theirs, mine = jobs.row[first], jobs.row[job]
+    for term in order.terms:
+        if term.values[theirs] != term.values[mine]:
+            return Code.FIRST_AHEAD(first, term.say(theirs), term.say(mine)) if term.say is not None else None
+    return Code.FIRST_AHEAD(first, _age(view, theirs), _age(view, mine))
+
+
+def _age(view: View, row: int) -> Cause:
+    return Code.SUBMITTED_AGO(view.now - view.jobs.submit.item(row))
 
 
 def _served(ids: Column, order: QueueOrder, before: list[Column]) -> tuple[int, ...]:

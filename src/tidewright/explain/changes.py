@@ -23,16 +23,10 @@ from ..placement.defragment import defragment
 from ..placement.find import place
 from ..plan.explain import Change, Explanation
 from ..plan.plan import Planner
-from ..plan.reasons import Reason
 from ..policy.consolidate import comes_back, migration_candidates
 from .requests import amended, candidates
 from .trial import Enough, planned, settle, starts
 
-_NOT_OF_THE_POOL = frozenset(
-    {Reason.DEVICES_RESERVED, Reason.DEPENDENCY, Reason.USER_HOLD, Reason.ARRAY_LIMIT, Reason.BACKOFF, Reason.RUNTIME,
-     Reason.PLANNING}
-)  # fmt: skip
-"""Limits that neither another request nor another pool would lift."""
 _LINEAR = 32
 """Candidates of a group up to which each is tried; of more, those where trying changes over from failure to success."""
 _SINGLES = 24
@@ -50,7 +44,7 @@ def smallest_changes(
     engine: Engine, planner: Planner, found: Explanation, enough: Enough = lambda: False
 ) -> tuple[Change, ...]:
     """The least change of each kind that starts the job of ``found`` now, mildest kind first. ``engine`` stays as it is."""
-    if not found.waiting or found.reason in _NOT_OF_THE_POOL:
+    if not found.liftable:
         return ()
     search = _Search(engine, planner, found.job, enough)
     return tuple(search.run())

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from ..engine.engine import Engine
+from ..engine.events import Tick
 from ..model.job import JobSpec
 from ..plan.explain import Change, Explanation, Forecast, Rehearsal
 from ..plan.plan import Planner
@@ -24,15 +25,17 @@ class ChangesQuestion(Struct, frozen=True, tag="changes"):
 
 
 class ForecastQuestion(Struct, frozen=True, tag="forecast"):
-    """When jobs start and end."""
+    """When jobs start and end, asked ``now`` (engine time): the snapshot may be of an earlier step; 0: just then."""
 
     jobs: tuple[int, ...]
+    now: int = 0
 
 
 class RehearsalQuestion(Struct, frozen=True, tag="rehearsal"):
-    """What would become of jobs submitted now."""
+    """What would become of jobs submitted ``now``, as in a ``ForecastQuestion``."""
 
     specs: tuple[JobSpec, ...]
+    now: int = 0
 
 
 Question: TypeAlias = ChangesQuestion | ForecastQuestion | RehearsalQuestion
@@ -49,11 +52,19 @@ ANSWERS = {
 def answer(image: bytes, planner: Planner, question: Question, enough: Enough) -> Answer:
     """The answer for the pool of ``image``; ``enough`` ends searches and forecasts early, with what there is by then."""
     if isinstance(question, ForecastQuestion):
-        return forecast(image, planner, question.jobs, enough)
-    engine = Engine.restore(image)
+        return forecast(image_at(image, question.now), planner, question.jobs, enough)
     if isinstance(question, ChangesQuestion):
-        return smallest_changes(engine, planner, question.found, enough)
-    return rehearse(engine, planner, question.specs, enough)
+        return smallest_changes(Engine.restore(image), planner, question.found, enough)
+    return rehearse(Engine.restore(image_at(image, question.now)), planner, question.specs, enough)
+
+
+def image_at(image: bytes, now: int) -> bytes:
+    """The snapshot as it would be ``now``: nothing may have happened since its step but that jobs ran on."""
+    engine = Engine.restore(image)
+    if now <= engine.book.now:
+        return image
+    engine.step(now, [Tick()])
+    return engine.snapshot()
 
 
 _questions = msgspec.msgpack.Decoder(Question)

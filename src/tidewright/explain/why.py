@@ -34,14 +34,14 @@ def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explan
         return Explanation(job=job, state=state.name, waiting=False, why=why, history=history)
     ahead = Ahead() if book.jobs[job].runtime_job else ahead_of(engine.view(), planner, job)
     blocked = _binding(engine, planner, job, state, ahead, now)
-    away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason in _SHORTAGES else ()
+    away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason.of_the_pool else ()
     if away:
         blocked = msgspec.structs.replace(blocked, why=Code.OUT_OF_SERVICE(given(blocked.why), away))
     holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
     return Explanation(
         job=job, state=state.name, waiting=True, reason=blocked.reason, why=blocked.limit(now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders, ahead=ahead.count,
-        order=ahead.reasons, history=history,
+        order=ahead.reasons, first_ahead=ahead.first, history=history,
     )  # fmt: skip
 
 
@@ -115,17 +115,6 @@ def _outage(book: Book) -> Cause:
     if not nodes:
         return Code.POOL_EMPTY()
     return Code.ALL_UNSCHEDULABLE(known) if known else Code.TYPES_DOWN()
-
-
-_SHORTAGES = (
-    Reason.NO_CAPACITY,
-    Reason.FRAGMENTED,
-    Reason.BEHIND,
-    Reason.NODES_DOWN,
-    Reason.TIER,
-    Reason.PINNED_NODE_BUSY,
-)
-"""Limits that devices out of service may be the cause of."""
 
 
 def out_of_service(book: Book, kinds: int) -> tuple[Cause, ...]:

@@ -90,6 +90,16 @@ class Cooldown(Struct, frozen=True):
     until: int
 
 
+class StartForecast(Struct, frozen=True, omit_defaults=True):
+    """When the job was forecast to start (absolute; ``high`` -1: no end). ``counts``: whether its start is held against it; not
+    once that has been done, nor when its user has changed the job."""
+
+    low: int
+    middle: int
+    high: int
+    counts: bool = True
+
+
 FieldValues = tuple[tuple[str, Any], ...]
 """Fields with values."""
 
@@ -172,6 +182,7 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
 
     frozen_memory: Allocation | None = None
     """Host memory that its frozen processes keep on their node (parts without devices)."""
+    start_forecast: StartForecast | None = None
 
     @property
     def image(self) -> Image | None:
@@ -215,7 +226,7 @@ GROUPS: dict[FieldGroup, tuple[str, ...]] = {
         "runtime_job", "runtime_clients", "waiting_array", "user_hold",
         "size_override", "backoff_until", "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us",
         "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "history",
-        "frozen_memory",
+        "frozen_memory", "start_forecast",
     ),
     FieldGroup.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),
     FieldGroup.RUN: ("checkpoint_at", "phase_at"),

@@ -57,10 +57,17 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ahead: int = 0
     """Waiting jobs that the policy serves first."""
     order: tuple[Cause, ...] = ()
-    """How many of them for which reason."""
+    """How many of them for which reason; empty where the policy does not say."""
+    first_ahead: Cause | None = None
+    """The first of them, and by what it comes before the job, of both."""
     changes: tuple[Change, ...] = ()
     """The least change of each kind that would start the job now, the mildest kind first."""
     history: tuple[tuple[int, str, Cause], ...] = ()
+
+    @property
+    def liftable(self) -> bool:
+        """Whether a change of the request, of other jobs or of the pool may start the job."""
+        return self.waiting and self.reason is not None and self.reason.of_the_pool
 
     @property
     def change(self) -> Change | None:

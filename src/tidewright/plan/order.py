@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from ..model.cause import Code
+from ..model.cause import Cause, Code
 from ..model.table import Column
 from ..model.view import View
 
@@ -17,6 +18,8 @@ class OrderTerm(Struct, frozen=True):
 
     code: Code
     values: Column
+    say: Callable[[int], Cause] | None = None
+    """What it is of a row, for people; None: only that rows differ in it is said."""
 
 
 class QueueOrder(Struct, frozen=True):

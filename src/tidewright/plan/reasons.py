@@ -8,27 +8,39 @@ from msgspec import Struct
 
 from ..model.cause import Cause, Code, given
 
+_OF_THE_POOL, _OF_THE_JOB = True, False
+
 
 class Reason(StrEnum):
     """One binding limit. The value is the stable code printed by ``tide why -o json``."""
 
-    NEVER_FITS = "NeverFits"
-    NO_CAPACITY = "NoCapacity"
-    FRAGMENTED = "Fragmented"
-    CPUS = "Cpus"
-    HOST_MEMORY = "HostMemory"
-    BEHIND = "Behind"
-    RESERVED = "Reserved"
-    TIER = "Tier"
-    DEVICES_RESERVED = "DevicesReserved"
-    DEPENDENCY = "Dependency"
-    USER_HOLD = "UserHold"
-    ARRAY_LIMIT = "ArrayLimit"
-    BACKOFF = "Backoff"
-    RUNTIME = "Runtime"
-    NODES_DOWN = "NodesDown"
-    PINNED_NODE_BUSY = "PinnedNodeBusy"
-    PLANNING = "Planning"
+    of_the_pool: bool
+    """Whether it is by what the pool has, and who holds it, that the job waits: another request of it, more of the pool, or other
+    jobs that move or end may lift the limit. Otherwise something is to happen first that none of these brings about."""
+
+    NEVER_FITS = "NeverFits", _OF_THE_POOL
+    NO_CAPACITY = "NoCapacity", _OF_THE_POOL
+    FRAGMENTED = "Fragmented", _OF_THE_POOL
+    CPUS = "Cpus", _OF_THE_POOL
+    HOST_MEMORY = "HostMemory", _OF_THE_POOL
+    BEHIND = "Behind", _OF_THE_POOL
+    RESERVED = "Reserved", _OF_THE_POOL
+    TIER = "Tier", _OF_THE_POOL
+    DEVICES_RESERVED = "DevicesReserved", _OF_THE_JOB
+    DEPENDENCY = "Dependency", _OF_THE_JOB
+    USER_HOLD = "UserHold", _OF_THE_JOB
+    ARRAY_LIMIT = "ArrayLimit", _OF_THE_JOB
+    BACKOFF = "Backoff", _OF_THE_JOB
+    RUNTIME = "Runtime", _OF_THE_JOB
+    NODES_DOWN = "NodesDown", _OF_THE_POOL
+    PINNED_NODE_BUSY = "PinnedNodeBusy", _OF_THE_POOL
+    PLANNING = "Planning", _OF_THE_JOB
+
+    def __new__(cls, code: str, of_the_pool: bool) -> Reason:
+        """A member by its code."""
+        found = str.__new__(cls, code)
+        found._value_, found.of_the_pool = code, of_the_pool
+        return found
 
     @classmethod
     def _missing_(cls, value: object) -> Reason | None:

@@ -107,6 +107,12 @@ def promises(view: View, pressing: float, aging_us: int) -> Promise:
     return Promise(cls, slack, left, key, view.now + presses_in)
 
 
+def within_class(judged: Promise) -> Column:
+    """By what rows of one class are compared: device-microseconds left over the weight, less those that age takes off."""
+    within: Column = judged.key - (judged.cls << _CLASS_BIT) - _MIDDLE
+    return within
+
+
 def _bounded(microseconds: Column) -> Column:
     found: Column = np.minimum(np.maximum(microseconds, -_MIDDLE / 2), _MIDDLE / 2).astype(np.int64)
     return found

@@ -32,7 +32,7 @@ from .compose import Composer
 from .consolidate import consolidate
 from .overdue import OverdueQueue, WaitBound, overdue
 from .preferences import Preferences, least, next_settled, suspendable
-from .promise import Class, Promise, promises
+from .promise import Class, Promise, promises, within_class
 from .upgrade import upgrade
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
@@ -104,11 +104,17 @@ class Sla:
         jobs = view.jobs
         judged = promises(view, self.pressing, self.aging_us)
         late = overdue(view, self.wait_bound)
+        work = within_class(judged)
         terms = (
-            OrderTerm(Code.AHEAD_BY_WAIT, np.where(late, jobs.wait_since, view.now + 1)),
-            OrderTerm(Code.AHEAD_BY_PROMISE, judged.cls),
-            OrderTerm(Code.AHEAD_BY_WEIGHTED_WORK, judged.key),
-        )
+            OrderTerm(
+                Code.AHEAD_BY_WAIT, np.where(late, jobs.wait_since, view.now + 1),
+                lambda row: Code.HAS_WAITED(int(view.now - jobs.wait_since[row])),
+            ),
+            OrderTerm(Code.AHEAD_BY_PROMISE, judged.cls, lambda row: _why(view, judged, 0, row)),
+            OrderTerm(
+                Code.AHEAD_BY_WEIGHTED_WORK, judged.key, lambda row: Code.WEIGHTED_WORK_LEFT(int(work[row]))
+            ),
+        )  # fmt: skip
         return QueueOrder(terms)
 
     def _timed(self, view: View, judged: Promise, queue: OverdueQueue, blocked: Blocked) -> Blocked:

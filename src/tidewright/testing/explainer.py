@@ -10,6 +10,7 @@ import msgspec
 from ..engine.engine import Engine
 from ..explain.changes import smallest_changes
 from ..explain.forecast import forecast
+from ..explain.questions import image_at
 from ..explain.rehearsal import rehearse
 from ..explain.why import limit_of
 from ..model.job import JobSpec
@@ -41,16 +42,22 @@ class ThreadExplainer:
         async with self._one:
             return await asyncio.to_thread(lambda: smallest_changes(Engine.restore(image), self._planner, found))
 
-    async def forecast(self, image: bytes, jobs: Sequence[int]) -> tuple[Forecast, ...]:
-        """As the process does, with fewer futures."""
-        async with self._one:
-            return await asyncio.to_thread(lambda: forecast(image, self._planner, jobs, samples=_SAMPLES))
-
-    async def rehearse(self, image: bytes, specs: Sequence[JobSpec]) -> Rehearsal:
+    async def forecast(self, image: bytes, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
         """As the process does, with fewer futures."""
         async with self._one:
             return await asyncio.to_thread(
-                lambda: rehearse(Engine.restore(image), self._planner, specs, samples=_SAMPLES)
+                lambda: forecast(image_at(image, now), self._planner, jobs, samples=_SAMPLES)
+            )
+
+    async def forecast_when_idle(self, image: bytes, job: int, now: int = 0) -> Forecast | None:
+        """As the process does, but once begun it is carried through."""
+        return None if self._one.locked() else (await self.forecast(image, [job], now))[0]
+
+    async def rehearse(self, image: bytes, specs: Sequence[JobSpec], now: int = 0) -> Rehearsal:
+        """As the process does, with fewer futures."""
+        async with self._one:
+            return await asyncio.to_thread(
+                lambda: rehearse(Engine.restore(image_at(image, now)), self._planner, specs, samples=_SAMPLES)
             )
 
     async def close(self) -> None:

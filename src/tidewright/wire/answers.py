@@ -34,19 +34,36 @@ class WhyView(Struct, frozen=True, kw_only=True):
     free: int = 0
     holders: tuple[Holder, ...] = ()
     ahead: int = -1
+    """Waiting jobs that the policy serves first."""
+    order: tuple[CauseView, ...] = ()
+    """How many of them for which reason, where the policy says."""
+    first_ahead: CauseView | None = None
+    """The first of them, and by what it comes before this job."""
     change: str = ""
     """The smallest change that would start it, in words; empty when none was found or none is needed."""
     change_cause: CauseView | None = None
     changes: tuple[ChangeView, ...] = ()
     """The least change of each kind that would start it, the mildest first; ``change`` is the first of them."""
-    searched: bool = True
-    """Whether changes were looked for."""
+    searched: bool = False
+    """Whether changes were looked for: they are where they may lift the limit, unless it was asked without."""
     details: tuple[str, ...] = ()
     failure: FailureView | None = None
     """Of a failed job: which rank failed first, and how."""
     story: tuple[StoryLine, ...] = ()
     now: int = 0
     schema: str = SCHEMA
+
+
+class CalibrationView(Struct, frozen=True, kw_only=True):
+    """How the latest starts compare with the intervals that the controller had forecast for them."""
+
+    starts: int
+    """How many they are; the three that follow sum up to it."""
+    earlier: int
+    inside: int
+    later: int
+    median_error_us: int
+    """By how much they came after the middle of their interval, in the median; negative: before it."""
 
 
 class EtaView(Struct, frozen=True, kw_only=True):
@@ -64,5 +81,7 @@ class EtaView(Struct, frozen=True, kw_only=True):
     """Futures that were simulated."""
     method: str = "simulated"
     """``work-ahead`` where the queue is too long for that."""
+    calibration: CalibrationView | None = None
+    """How far such forecasts are to be trusted; None before enough of them have come true or not."""
     now: int = 0
     schema: str = SCHEMA

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..model.job import JobSpec
 from .answers import SCHEMA as SCHEMA
+from .answers import CalibrationView as CalibrationView
 from .answers import EtaView as EtaView
 from .answers import StateName as StateName
 from .answers import WhyView as WhyView
@@ -318,6 +319,8 @@ class TopView(Struct, frozen=True, kw_only=True):
     ended: int
     jobs: tuple[JobLoad, ...] = ()
     loads: tuple[DeviceLoad, ...] = ()
+    calibration: CalibrationView | None = None
+    """How often forecasts of starts have held of late; None before there are enough of them."""
     schema: str = SCHEMA
 
 

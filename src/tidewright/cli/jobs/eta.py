@@ -19,6 +19,9 @@ def command(session: Session, job: str, output: str) -> None:
 
     The pool as it is now is simulated forward several times by the scheduler that runs, with run times, and jobs to
     come, drawn from what was seen so far. In parentheses: eight of ten of these futures lie between the two.
+
+    The controller asks itself the same of waiting jobs now and then; once ten of them have started, how often they did
+    so within their interval is printed, too (and by tide top, and in /metrics).
     """
     view = session.client().eta(job)
     if output == "json":
@@ -32,6 +35,8 @@ def _print(view: EtaView) -> None:
     out.print_facts([(f"  {name}", text) for name, text in words.eta(view)])
     if view.state not in FINAL_STATES and view.samples:
         out.note(_basis(view))
+        if held := words.calibration(view.calibration):
+            out.note(held)
 
 
 def _basis(view: EtaView) -> str:

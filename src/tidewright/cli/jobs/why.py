@@ -32,9 +32,6 @@ def command(session: Session, job: str, tail: int, changes: bool, output: str) -
     _explain(why, tail)
 
 
-OF_THE_POOL = frozenset({"NoCapacity", "Fragmented", "Behind", "Reserved", "Tier", "NodesDown"})
-"""Limits (plan.reasons.Reason) that another request might not have met."""
-
 LAST_LINES = 3
 """Of what the rank that failed wrote; ``tide show`` has more of them."""
 
@@ -44,9 +41,17 @@ def _changes(why: WhyView) -> list[tuple[str, str]]:
     if why.changes:
         texts = [f"{one.text} ({one.type})" if one.type else one.text for one in why.changes]
         return [("  would start it" if at == 0 else "  or", text) for at, text in enumerate(texts)]
-    if not why.searched or why.state != "queued" or why.reason not in OF_THE_POOL:
+    return [("  would start it", "no single change that was tried")] if why.searched else []
+
+
+def _ahead(why: WhyView) -> list[tuple[str, str]]:
+    """How many jobs are served before a waiting one, why, and how it compares with the first of them."""
+    if why.ahead <= 0:
         return []
-    return [("  would start it", "no single change that was tried")]
+    reasons = [one.text for one in why.order if one.text not in why.summary]
+    count = f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it"
+    first = [("  first", why.first_ahead.text)] if why.first_ahead is not None else []
+    return [("  ahead", f"{count}: {', '.join(reasons)}" if reasons else count), *first]
 
 
 def _explain(why: WhyView, tail: int) -> None:
@@ -57,7 +62,7 @@ def _explain(why: WhyView, tail: int) -> None:
         [
             ("  limit", limit),
             ("  next", why.consequence),
-            ("  ahead", (f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it") if why.ahead > 0 else ""),
+            *_ahead(why),
             *_changes(why),
             *(("  detail", text) for text in why.details),
             *(("  wrote", line) for line in (why.failure.lines[-LAST_LINES:] if why.failure else ())),

@@ -55,6 +55,8 @@ def command(session: Session, once: bool, output: str) -> None:
     elif once or not out.colourful():
         view, found = client.top(), clients()
         out.echo(summary(view))
+        if held := words.calibration(view.calibration):
+            out.echo(held)
         out.echo("")
         out.print_table(view.loads, DEVICES)
         if view.jobs:
@@ -100,7 +102,8 @@ def _live(view: TopView, clients: list[dict[str, Any]]) -> Any:
     from rich.text import Text
 
     runtimes = [Text(""), out.rich_table(clients, CLIENTS)] if clients else []
+    held = [Text(words.calibration(view.calibration))] if view.calibration else []
     return Group(
-        Text(f"{words.at(view.now)}  {summary(view)}"), Text(""), out.rich_table(view.loads, DEVICES), Text(""),
+        Text(f"{words.at(view.now)}  {summary(view)}"), *held, Text(""), out.rich_table(view.loads, DEVICES), Text(""),
         out.rich_table(view.jobs, JOBS), *runtimes, Text("\nCtrl-C ends", style="dim"),
     )  # fmt: skip

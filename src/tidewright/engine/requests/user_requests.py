@@ -9,7 +9,7 @@ from ...model.cause import Cause, Code
 from ...model.job import State
 from ...model.job_record import JobRecord
 from .. import events as ev
-from .. import periodic
+from .. import periodic, start_forecasts
 from ..book import HELD, Book
 from ..commands import Reply
 from ..lifecycle import transition
@@ -67,6 +67,7 @@ def hold(book: Book, event: ev.Hold) -> None:
             answer(book, Reply(event.op_id, job, error, "conflict"))
             return
     record.user_hold = event.until
+    start_forecasts.withdraw(book, job)
     if event.until:
         hold_requests.arm(book, job)
     warning = _carry_out(book, job, state)
@@ -76,6 +77,7 @@ def hold(book: Book, event: ev.Hold) -> None:
 def _hold_after_stop(book: Book, event: ev.Hold, record: JobRecord) -> None:
     """A job that is being stopped, and was to start again, is held instead."""
     record.user_hold = event.until
+    start_forecasts.withdraw(book, event.job)
     if event.until:
         hold_requests.arm(book, event.job)
     answer(book, Reply(event.op_id, event.job))
@@ -122,6 +124,7 @@ def _carry_out_move(book: Book, event: Wish, do: Callable[[Book, Wish], list[int
     except user_moves.Refusal as refusal:
         answer(book, Reply(event.op_id, event.job, refusal.why, refusal.kind))
         return
+    start_forecasts.withdraw(book, event.job)
     answer(book, Reply(event.op_id, event.job))
     for job in reserved:
         if job in book.reservations:

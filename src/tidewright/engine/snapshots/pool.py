@@ -9,6 +9,7 @@ from ...model.cause import Cause
 from ...model.node import NodeSpec
 from ...plan.plan import Wake
 from ...plan.reasons import Blocked
+from ..calibration import StartCalibration
 from ..commands import Reply
 from ..settings import EngineSettings
 from ..wall_time import Offsets
@@ -54,6 +55,7 @@ class PoolSnapshot(Struct, kw_only=True):
     wall_offsets: Offsets = ()
     policy_state: tuple[str, bytes] = ("", b"")
     run_times: RunTimeHistory = field(default_factory=RunTimeHistory)
+    start_calibration: StartCalibration = field(default_factory=StartCalibration)
 
 
 _NOT_OF_THE_BOOK = ("format", "settings", "layout", "columns", "ids")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...engine.book import Book
+from ...engine.calibration import StartCalibration
 from ...engine.commands import Command, Ended
 from ...model.job import State
 from ...plan.render import render
@@ -77,6 +78,7 @@ class Metrics:
             "Standard deviation of the logarithm of users' estimates of run times over what they were for.",
             value=book.run_times.sigma,
         )
+        yield from _forecasts(book.start_calibration)
         yield GaugeMetricFamily(
             "tidewright_plan_seconds", "How long the last plan took.", value=self._loop.last_planning_s
         )
@@ -94,6 +96,24 @@ class Metrics:
             for device, why in sorted({fault.device: render(fault.why) for fault in book.outages.of(index)}.items()):
                 found.add_metric([spec.name, str(device), why], 1)
         return found
+
+
+def _forecasts(found: StartCalibration) -> Iterator[Any]:
+    """How often forecasts of starts hold."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    starts = CounterMetricFamily(
+        "tidewright_forecast_starts", "Starts before, inside and after the interval forecast, of all in the journal.",
+        labels=["outcome"],
+    )  # fmt: skip
+    for outcome, count in (("earlier", found.earlier), ("inside", found.inside), ("later", found.later)):
+        starts.add_metric([outcome], count)
+    yield starts
+    yield GaugeMetricFamily(
+        "tidewright_forecast_start_error_seconds",
+        "By how much the latest starts came after the middle of the interval forecast, in the median.",
+        value=found.median_error_us() / 1e6,
+    )
 
 
 def exposition(metrics: Metrics) -> bytes:

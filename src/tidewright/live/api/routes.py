@@ -100,7 +100,8 @@ class Routes:
         body = signed(await submission.read(await request.body()), request.scope, self.context.run_as)
         await submission.check(self._book, body)
         if body.dry_run:
-            found = await self.context.explainer.rehearse(self.context.loop.driver.engine.snapshot(), body.specs)
+            image = self.context.loop.driver.engine.snapshot()
+            found = await self.context.explainer.rehearse(image, body.specs, self._now())
             return self._answer(rehearsed(body.specs, found, self._now()))
         return self._answer(await submission.admit(self.context.loop, body))
 
@@ -157,8 +158,9 @@ class Routes:
         if job not in self._book.specs:
             return self._answer(why_ended(view, now))
         engine, explainer = self.context.loop.driver.engine, self.context.explainer
-        found, searched = explainer.limit(engine, job, now), flag(request, "changes", True)
-        if searched and found.waiting:
+        found = explainer.limit(engine, job, now)
+        searched = flag(request, "changes", True) and found.liftable
+        if searched:
             found = replace(found, changes=await explainer.changes(engine.snapshot(), found))
         return self._answer(why_live(view, found, self._now(), searched))
 
@@ -167,8 +169,9 @@ class Routes:
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(eta_ended(view, now))
-        found = await self.context.explainer.forecast(self.context.loop.driver.engine.snapshot(), (job,))
-        return self._answer(eta_view(view.id, view.name, view.state, found[0], self._now()))
+        found = await self.context.explainer.forecast(self.context.loop.driver.engine.snapshot(), (job,), now)
+        kept = views.calibration_view(self._book.start_calibration)
+        return self._answer(eta_view(view.id, view.name, view.state, found[0], self._now(), kept))
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())

@@ -12,6 +12,7 @@ from ...base.signals import signal_name
 from ...base.units import WHOLE_DEVICE
 from ...drive.record import hide_environment
 from ...engine.book import Book
+from ...engine.calibration import EARLIER, INSIDE, LATER, StartCalibration
 from ...engine.commands import Ended
 from ...engine.ledger import held_milli_us
 from ...engine.periodic import interval_us
@@ -225,3 +226,17 @@ def with_inventory(node: api.NodeView, inventory: wire.Inventory | None) -> api.
 def held_devices(book: Book) -> int:
     """Devices in use, shares rounded up."""
     return -(-book.phys.held_milli() // WHOLE_DEVICE)
+
+
+ENOUGH_STARTS = 10
+"""Starts that had been forecast from which on it is said how often that held."""
+
+
+def calibration_view(found: StartCalibration) -> api.CalibrationView | None:
+    """How often forecasts have held of late; None before there are enough of them."""
+    if len(found.recent) < ENOUGH_STARTS:
+        return None
+    return api.CalibrationView(
+        starts=len(found.recent), earlier=found.recently(EARLIER), inside=found.recently(INSIDE), later=found.recently(LATER),
+        median_error_us=found.median_error_us(),
+    )  # fmt: skip

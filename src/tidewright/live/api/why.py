@@ -11,7 +11,7 @@ from ...wire import api
 from .cause_views import cause_view, cause_view_or_none
 
 
-def why_live(job: api.JobView, found: Explanation, now: int, searched: bool = True) -> api.WhyView:
+def why_live(job: api.JobView, found: Explanation, now: int, searched: bool) -> api.WhyView:
     """Of a job in the book, by what the engine and the planner say. ``searched``: whether changes were looked for."""
     cause = cause_view(found.why) if found.why else job.cause
     changes, change = tuple(map(_change, found.changes)), found.change
@@ -19,7 +19,8 @@ def why_live(job: api.JobView, found: Explanation, now: int, searched: bool = Tr
     return api.WhyView(
         job=job.id, name=job.name, state=job.state, summary=cause.text if cause else job.why, cause=cause,
         reason=found.reason.value if found.reason else "", consequence=found.consequence, need=found.need, free=found.free,
-        holders=holders, ahead=found.ahead, change=_words(changes[0]) if changes else "",
+        holders=holders, ahead=found.ahead, order=tuple(map(cause_view, found.order)),
+        first_ahead=cause_view_or_none(found.first_ahead), change=_words(changes[0]) if changes else "",
         change_cause=cause_view(change.what) if change else None, changes=changes, searched=searched, story=job.story, now=now,
     )  # fmt: skip
 
@@ -41,11 +42,14 @@ def _typed(change: Change) -> str:
     return change.flag
 
 
-def eta_view(job: int, name: str, state: str, found: Forecast, now: int) -> api.EtaView:
-    """When a job starts and ends."""
+def eta_view(
+    job: int, name: str, state: str, found: Forecast, now: int, calibration: api.CalibrationView | None = None
+) -> api.EtaView:
+    """When a job starts and ends, and how often such forecasts have held."""
     return api.EtaView(
         job=job, name=name, state=state, starts=_times(found.start), ends=_times(found.end),  # type: ignore[arg-type]
         why=render(found.why), cause=cause_view_or_none(found.why), samples=found.samples, method=found.method, now=now,
+        calibration=calibration,
     )  # fmt: skip
 
 

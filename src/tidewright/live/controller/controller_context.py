@@ -84,6 +84,7 @@ class ControllerContext:
             queued=counts[State.QUEUED] + counts[State.HELD], running=counts[State.RUNNING],
             suspended=counts[State.SUSPENDED], ended=self.journal.archive.count(),
             jobs=tuple(self._load(job, used, now) for job in sorted(running)), loads=self._devices(used),
+            calibration=views.calibration_view(book.start_calibration),
         )  # fmt: skip
 
     def _load(self, job: int, used: dict[str, wire.Usage], now: int) -> api.JobLoad:

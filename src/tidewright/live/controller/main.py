@@ -35,6 +35,7 @@ from .agent_supervisor import AgentSupervisor, LocalAgent
 from .clock import Clock
 from .controller_context import ControllerContext
 from .disk_space import RESERVE_BYTES, Reserve
+from .forecast_probe import EVERY_US, ForecastProbe
 from .lock import StateLock
 from .loop import Loop
 
@@ -69,6 +70,8 @@ class ControllerSettings:
     """The unix account of all jobs; empty: that of the agents."""
     started: Callable[[], None] = lambda: None
     """Called once it serves."""
+    forecast_check_us: int = EVERY_US
+    """Pause between its own forecasts, which are held against what becomes of them; 0: none are made."""
 
 
 class Tcp(NamedTuple):
@@ -138,10 +141,11 @@ class Controller:
             lock.epoch, clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
         )  # fmt: skip
         servers = self._servers(context, tcp)
+        probe = ForecastProbe(loop, explainer, settings.forecast_check_us)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
         try:
-            await self._until_over(loop, agent_pool, supervisors, servers)
+            await self._until_over(loop, agent_pool, supervisors, servers, probe)
         finally:
             await explainer.close()
 
@@ -156,9 +160,11 @@ class Controller:
         agent_pool: AgentPool,
         supervisors: list[AgentSupervisor],
         servers: list[UnixServer | TcpServer],
+        probe: ForecastProbe,
     ) -> None:
         tasks = [asyncio.create_task(server.serve()) for server in servers]
         tasks += [asyncio.create_task(supervisor.run()) for supervisor in supervisors]
+        tasks.append(asyncio.create_task(probe.run()))
         agent_pool.start()
         self.settings.started()
         self.ready.set()

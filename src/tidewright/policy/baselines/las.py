@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...base.units import SECOND, WHOLE_DEVICE
-from ...model.cause import Code
+from ...model.cause import Cause, Code
 from ...model.table import Column
 from ...model.view import View
 from ...plan.order import OrderTerm, QueueOrder
@@ -81,11 +81,21 @@ class Las:
     def order(self, view: View) -> QueueOrder:
         """By queue of attained service, then by first start."""
         queue, started = self._queue(view), _started(view)
-        return QueueOrder((OrderTerm(Code.AHEAD_BY_SERVICE, queue), OrderTerm(Code.AHEAD_BY_START, started)))
+        count = len(self.thresholds) + 1
+        terms = (
+            OrderTerm(Code.AHEAD_BY_SERVICE, queue, lambda row: Code.ATTAINED_SERVICE(int(queue[row]) + 1, count)),
+            OrderTerm(Code.AHEAD_BY_START, started, lambda row: _first_start(view, row)),
+        )
+        return QueueOrder(terms)
 
     def _queue(self, view: View) -> Column:
         found: Column = np.searchsorted(self.thresholds, view.jobs.attained_now, side="right")
         return found
+
+
+def _first_start(view: View, row: int) -> Cause:
+    first = int(view.jobs.first_start[row])
+    return Code.STARTED_AGO(view.now - first) if first >= 0 else Code.NOT_STARTED_YET()
 
 
 def _started(view: View) -> Column:

@@ -41,7 +41,10 @@ class Sjf:
 
     def order(self, view: View) -> QueueOrder:
         """By whole run time."""
-        return QueueOrder((OrderTerm(Code.AHEAD_BY_RUN_TIME, _total_us(view)),))
+        total = _total_us(view)
+        return QueueOrder(
+            (OrderTerm(Code.AHEAD_BY_RUN_TIME, total, lambda row: Code.RUN_TIME_IN_ALL(int(total[row]))),)
+        )
 
 
 def _total_us(view: View) -> Column:

@@ -37,4 +37,5 @@ class Smallest:
 
     def order(self, view: View) -> QueueOrder:
         """By devices."""
-        return QueueOrder((OrderTerm(Code.AHEAD_BY_DEVICES, view.jobs.demand),))
+        demand = view.jobs.demand
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_DEVICES, demand, lambda row: Code.DEVICES_ASKED(int(demand[row]))),))

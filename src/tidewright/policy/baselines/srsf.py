@@ -42,7 +42,8 @@ class Srsf:
 
     def order(self, view: View) -> QueueOrder:
         """By device-time left."""
-        return QueueOrder((OrderTerm(Code.AHEAD_BY_WORK, _work(view.jobs, remaining_us(view.jobs))),))
+        work = _work(view.jobs, remaining_us(view.jobs))
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_WORK, work, lambda row: Code.DEVICE_TIME_LEFT(int(work[row]))),))
 
 
 def _work(jobs: JobColumns, left: Column) -> Column:

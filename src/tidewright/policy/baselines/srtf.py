@@ -40,4 +40,4 @@ class Srtf:
     def order(self, view: View) -> QueueOrder:
         """By run time left."""
         left = remaining_us(view.jobs)
-        return QueueOrder((OrderTerm(Code.AHEAD_BY_REMAINING, left),))
+        return QueueOrder((OrderTerm(Code.AHEAD_BY_REMAINING, left, lambda row: Code.RUN_TIME_LEFT(int(left[row]))),))
