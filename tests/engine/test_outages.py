@@ -203,6 +203,25 @@ def test_devices_that_are_numbered_anew_are_not_given_out_before_their_holders_h
     assert all(world.state(job) is State.RUNNING for job in jobs)
 
 
+def test_shares_of_a_device_that_is_gone_are_counted_by_its_old_memory_until_they_have_moved() -> None:
+    gib = 2**30
+    world = pool(1, 2, kind="cpu", device_memory=40 * gib)
+    whole = world.submit()
+    share = world.submit(gpu_memory=34 * gib, gpu_milli=100)
+    assert (where(world, whole), where(world, share)) == ({"n0": 1}, {"n0": 2})
+    world.answers[co.SuspendRanks] = None
+    back = replace(world.nodes[0], devices=1, device_memory=24 * gib)
+    world.tell(ev.NodeUp(back, "1"))
+    book = world.engine.book
+    late = world.submit(gpu_memory=30 * gib)
+    assert [world.state(job) for job in (whole, share, late)] == [State.RUNNING, State.SUSPENDING, State.QUEUED]
+    world.tell(ev.Exited(whole, 1, 0))
+    assert world.state(late) is State.QUEUED, "the device that is left has 24 GiB"
+    world.tell(ev.Suspended(share, 1, 1, book.jobs[share].saving.serial))
+    assert book.board.layout.nodes[0] == back and not book.phys.partial
+    assert world.state(share) is State.SUSPENDED and world.state(late) is State.QUEUED
+
+
 def test_a_node_whose_devices_are_of_another_kind_now_is_believed_when_they_are_free() -> None:
     world = pool(1, 2)
     job = world.submit()

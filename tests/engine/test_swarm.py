@@ -66,10 +66,10 @@ def test_same_seed_same_journal_under_any_hash_seed() -> None:
     assert found == {f"{_journal_hash(1)} {_journal_hash(2)}\n"}
 
 
-@pytest.mark.parametrize("seed", [925, 2360, 2533, 2694, 5640])
+@pytest.mark.parametrize("seed", [471, 925, 2360, 2533, 2694, 5640])
 def test_histories_that_once_went_wrong(seed: int) -> None:
     """An image lost in the very turn in which it is asked for, or found damaged by an attempt that was over; jobs scaled
-    beyond what can restore their image."""
+    beyond what can restore their image; shares of a device that is gone while the others have less memory."""
     swarm = Swarm(seed)
     swarm.run(200)
     swarm.settle()

@@ -68,10 +68,11 @@ def _shape(node: NodeSpec) -> tuple[object, ...]:
     return node.devices, node.kind, node.device_memory, node.uuids
 
 
-def _until_moved(old: NodeSpec, node: NodeSpec, lost: list[int]) -> tuple[NodeSpec, Changed]:
+def _until_moved(old: NodeSpec, node: NodeSpec, lost: dict[int, bool]) -> tuple[NodeSpec, Changed]:
     """How a node is described while jobs hold devices that are gone: longer than it is, or, when what is left of its devices
-    is numbered anew, as it was."""
-    beyond = node.kind == old.kind and min(lost) >= node.devices
+    is numbered anew or shares were sized by another memory, as it was."""
+    resized = node.device_memory != old.device_memory and any(lost.values())
+    beyond = node.kind == old.kind and min(lost) >= node.devices and not resized
     why = Code.CAME_BACK_WITH(node.devices) if beyond else Code.CAME_BACK_OTHER()
     size = max(lost) + 1 if beyond else old.devices
     gone = range(node.devices, size) if beyond else lost
@@ -79,8 +80,8 @@ def _until_moved(old: NodeSpec, node: NodeSpec, lost: list[int]) -> tuple[NodeSp
     return (replace(node, devices=size) if beyond else old), Changed(node, faults, not beyond, why)
 
 
-def _lost_devices(book: Book, index: int, old: NodeSpec, node: NodeSpec) -> list[int]:
-    """The devices of a node that jobs hold and that are gone, or others, by its new description."""
+def _lost_devices(book: Book, index: int, old: NodeSpec, node: NodeSpec) -> dict[int, bool]:
+    """The devices of a node that jobs hold and that are gone, or others, by its new description; whether each is shared."""
     held: dict[int, bool] = {}
     for parts in book.allocations.values():
         for part in parts:
@@ -88,7 +89,7 @@ def _lost_devices(book: Book, index: int, old: NodeSpec, node: NodeSpec) -> list
                 held.update(
                     {device: part.milli < WHOLE_DEVICE or held.get(device, False) for device in bits(part.mask)}
                 )
-    return [device for device, shared in held.items() if not _same_device(device, shared, old, node)]
+    return {device: shared for device, shared in held.items() if not _same_device(device, shared, old, node)}
 
 
 def _same_device(device: int, shared: bool, old: NodeSpec, node: NodeSpec) -> bool:
