@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tidewright.app.recorded import read
-from tidewright.app.simulate import Question, policies, rerun, run_trace
+from tidewright.app.simulate import Question, costs_of, policies, rerun, run_trace
 from tidewright.base.errors import NotFound, UsageError
 from tidewright.base.units import SECOND
 from tidewright.drive.driver import EngineDriver
@@ -20,6 +21,7 @@ from tidewright.engine.settings import live_settings
 from tidewright.model.job import Dependency, JobSpec
 from tidewright.model.node import NodeSpec
 from tidewright.policy.registry import make
+from tidewright.sim.costs import Costs, RecordedCost
 
 START = 1_700_000_000 * SECOND
 
@@ -39,8 +41,9 @@ class Lines:
         return path
 
 
-def record(jobs: list[tuple[JobSpec, int]], end: int) -> Lines:
-    """Jobs (spec, seconds) submitted a second apart on a node of two devices under fifo, until ``end`` seconds."""
+def record(jobs: list[tuple[JobSpec, int]], end: int, launches: Sequence[int] = ()) -> Lines:
+    """Jobs (spec, seconds) submitted a second apart on a node of two devices under fifo, until ``end`` seconds. ``launches``:
+    seconds that the launch of each takes; none where not given."""
     lines = Lines()
     driver = EngineDriver(Engine(live_settings()), lines)
     planner = make("fifo")
@@ -59,8 +62,13 @@ def record(jobs: list[tuple[JobSpec, int]], end: int) -> Lines:
             ]
             for one in commands:
                 if isinstance(one, Launch):
-                    pending.append(Started(one.job, one.attempt))
-                    agenda.append((at + jobs[order(one.job)][1], Exited(one.job, one.attempt, 0)))
+                    started = Started(one.job, one.attempt)
+                    begins = at + (launches[order(one.job)] if launches else 0)
+                    if begins > at:
+                        agenda.append((begins, started))
+                    else:
+                        pending.append(started)
+                    agenda.append((begins + jobs[order(one.job)][1], Exited(one.job, one.attempt, 0)))
     return lines
 
 
@@ -169,3 +177,22 @@ def test_the_last_part_of_a_journal_counts_what_was_left_to_do(tmp_path: Path) -
     begun = whole.jobs[0].end - 60 * SECOND
     assert [job.job for job in last.jobs] == [1, 3] and all(job.submit == begun for job in last.jobs)
     assert last.trace.duration.tolist() == [60 * SECOND, whole.jobs[2].end - begun]
+
+
+def test_each_job_is_replayed_with_what_its_own_operations_took_and_other_traces_with_what_was_usual(
+    tmp_path: Path,
+) -> None:
+    jobs = [(spec(devices=2), 20), (spec(), 5), (spec(devices=2), 9), (spec(), 5)]
+    path = record(jobs, end=200, launches=[4, 1, 9, 2]).write(tmp_path / "journal.ndjson")
+    out = tmp_path / "jobs.csv"
+    (replayed,), recording = rerun(path, "fifo", jobs_out=out)
+    assert replayed.completed == 4
+    with out.open() as lines:
+        ends = [round(float(row["end_s"]) * SECOND) for row in csv.DictReader(lines)]
+    first = recording.jobs[0].submit
+    assert ends == [job.end - first for job in recording.jobs]
+    learnt = recording.costs.launch_us
+    assert learnt == RecordedCost((1 * SECOND, 2 * SECOND, 4 * SECOND, 9 * SECOND))
+    assert costs_of(f"learn:{path}", Costs()) == recording.costs
+    later = read(path, since_us=15 * SECOND).own_costs.launch_us
+    assert isinstance(later, RecordedCost) and 0 not in later.of_row

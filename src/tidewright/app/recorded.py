@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..engine.settings import EngineSettings
 from ..live.journal.recover import SETTINGS, Replayed, Since, settings_of
 from ..live.journal.store import DATABASE
 from ..model.node import NodeSpec
-from ..sim.costs import Costs, recorded_cost
+from ..sim.costs import Costs, RecordedCost, recorded_cost
 from ..sim.trace import Trace
 from .recorded_trace import RecordedJob, RecordedJobs, in_order, trace_of
 
@@ -58,6 +58,9 @@ class Recording:
     policy: str
     settings: EngineSettings
     costs: Costs
+    """As distributions over all jobs."""
+    own_costs: Costs
+    """The same for simulations of ``trace``: each job's operations take what its own took, while it has no more of them."""
     jobs: list[RecordedJob]
     """Of each row of the trace, what became of it."""
     notes: list[str] = field(default_factory=list)
@@ -129,33 +132,49 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 class _Measured:
-    """What launches, saves and restores took in the recording."""
+    """What launches, saves and restores took in the recording: of all its jobs, and of each since ``begin``."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: int = 0) -> None:
+        self._begin = begin
         self._launched: dict[tuple[int, int], int] = {}
-        self._took: dict[str, list[int]] = {
-            name: [] for name in ("launch_us", "restart_us", "save_us", "restore_us", "checkpoint_us")
-        }
+        names = ("launch_us", "restart_us", "save_us", "restore_us", "checkpoint_us")
+        self._took: dict[str, list[int]] = {name: [] for name in names}
+        self._of_job: dict[str, dict[int, list[int]]] = {name: {} for name in names}
 
     def observe(self, record: StepRecord) -> None:
         for event in record.events:
             if isinstance(event, Started) and (event.job, event.attempt) in self._launched:
                 operation = "restart_us" if event.attempt > 1 else "launch_us"
-                self._took[operation].append(record.now - self._launched.pop((event.job, event.attempt)))
+                self._note(record, operation, event.job, record.now - self._launched.pop((event.job, event.attempt)))
             elif isinstance(event, Suspended):
-                self._took["save_us"].append(event.save_us)
+                self._note(record, "save_us", event.job, event.save_us)
             elif isinstance(event, Resumed):
-                self._took["restore_us"].append(event.restore_us)
+                self._note(record, "restore_us", event.job, event.restore_us)
             elif isinstance(event, Checkpointed):
-                self._took["checkpoint_us"].append(event.save_us)
+                self._note(record, "checkpoint_us", event.job, event.save_us)
         for command in record.commands:
             if isinstance(command, Launch):
                 self._launched[command.job, command.attempt] = record.now
+
+    def _note(self, record: StepRecord, operation: str, job: int, took_us: int) -> None:
+        self._took[operation].append(took_us)
+        if record.now >= self._begin:
+            self._of_job[operation].setdefault(job, []).append(took_us)
 
     def costs(self) -> Costs:
         """What each took, as distributions; the simulator's own cost where nothing was measured."""
         took: dict[str, Any] = {name: recorded_cost(took) for name, took in self._took.items() if took}
         return Costs(**took)
+
+    def own_costs(self, rows: Sequence[RecordedJob]) -> Costs:
+        """The same, and first what each job's own operations took. ``rows`` in the order of the trace."""
+        changed = {}
+        for name, of_job in self._of_job.items():
+            cost = getattr(self.costs(), name)
+            if isinstance(cost, RecordedCost):
+                own = {at: tuple(of_job[row.job]) for at, row in enumerate(rows) if row.job in of_job}
+                changed[name] = msgspec.structs.replace(cost, of_row=own)
+        return msgspec.structs.replace(self.costs(), **changed)
 
 
 def _last(path: Path) -> int:
@@ -168,7 +187,7 @@ def _last(path: Path) -> int:
 def _gather(path: Path, head: Head, bodies: Iterable[bytes], begin: int) -> Recording:
     nodes: dict[str, NodeSpec] = {}
     jobs = RecordedJobs(max(begin, 0))
-    measured = _Measured()
+    measured = _Measured(jobs.begin)
     held: set[int] = set()
 
     engine = Engine(head.known[0].settings)
@@ -188,7 +207,7 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes], begin: int) -> Reco
     rows = in_order(jobs.rows)
     recording = Recording(
         trace_of(rows, path.parent.name if path.name == DATABASE else path.name), tuple(nodes.values()), head.policy,
-        head.known[-1].settings, measured.costs(), rows,
+        head.known[-1].settings, measured.costs(), measured.own_costs(rows), rows,
     )  # fmt: skip
     for count, text in (
         (censored, "had not ended when the journal did: censored at the run time they had"),

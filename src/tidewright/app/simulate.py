@@ -165,7 +165,7 @@ def rerun(
     nodes = load_cluster(cluster) if cluster else recording.nodes
     engine: EngineSettings = msgspec.structs.replace(recording.settings, history_length=0)
     model = load_profile(profile or "default")
-    base = model.costs if profile else recording.costs
+    base = model.costs if profile else recording.own_costs
     options = Options(
         cluster=cluster or "its own nodes", engine=engine, profile=model, costs=costs_of(costs, base) or base
     )

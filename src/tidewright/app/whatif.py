@@ -128,7 +128,7 @@ def added(text: str, base: Sequence[NodeSpec], names: set[str]) -> list[NodeSpec
 
 def _options(recording: Recording, label: str) -> Options:
     engine = msgspec.structs.replace(recording.settings, history_length=0)
-    return Options(cluster="its own nodes", engine=engine, costs=recording.costs, label=label)
+    return Options(cluster="its own nodes", engine=engine, costs=recording.own_costs, label=label)
 
 
 def _recorded(recording: Recording, policy: str) -> Recorded:

@@ -38,9 +38,14 @@ class TabledCost(Struct, frozen=True, tag="tabled"):
 
 
 class RecordedCost(Struct, frozen=True, tag="recorded"):
-    """``points_us``: ascending quantiles of what the operation took, evenly spaced; a draw lies between two neighbours."""
+    """``points_us``: ascending quantiles of what the operation took, evenly spaced; a draw lies between two neighbours.
+
+    ``of_row``: what it took for rows of the trace that was recorded with it, in the order in which it happened to them; after
+    these, and for other rows, it is drawn.
+    """
 
     points_us: tuple[int, ...]
+    of_row: dict[int, tuple[int, ...]] = {}
 
 
 Cost: TypeAlias = int | SizedCost | TabledCost | RecordedCost

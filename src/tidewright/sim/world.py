@@ -31,7 +31,7 @@ from ..model.job import JobSpec, Level
 from ..model.node import Allocation, DeviceFault, NodeSpec, milli_devices
 from ..model.rate import lasts_us, progress_us, rated, workload_at
 from .agenda import Agenda, Entry
-from .costs import Cost, Costs, cost_us
+from .costs import Cost, Costs, RecordedCost, cost_us
 from .faults import NEVER, Faults
 from .meter import PoolMeter
 
@@ -64,6 +64,7 @@ class Truth:
         "image_bytes",
         "images",
         "lost",
+        "operations",
         "rate",
         "reference",
         "row",
@@ -87,6 +88,8 @@ class Truth:
         self.since = 0
         self.allocation: Allocation = ()
         self.images: dict[int, int] = {}
+        self.operations: dict[str, int] = {}
+        """How many there were of those that were recorded of this very job."""
 
 
 class SimulatedWorld:
@@ -224,6 +227,11 @@ class SimulatedWorld:
         """Microseconds of an operation of a job; its epoch tells one from the next."""
         if isinstance(cost, int):
             return cost
+        if isinstance(cost, RecordedCost) and truth.row in cost.of_row:
+            recorded, nth = cost.of_row[truth.row], truth.operations.get(operation, 0)
+            truth.operations[operation] = nth + 1
+            if nth < len(recorded):
+                return recorded[nth]
         return cost_us(cost, truth.spec.devices, truth.image_bytes, self.seed, operation, truth.row, truth.epoch)
 
     def takes_us(self, truth: Truth, operation: Literal["save", "restore", "checkpoint"]) -> int:
