@@ -12,6 +12,7 @@ from typing import Any
 
 from ..base.units import HOUR
 from ..estimate.history import RunTimeHistory
+from ..estimate.pauses import PauseHistory
 from ..model.board import Board, Layout, extend, relaid
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
@@ -83,7 +84,7 @@ class Book(ImageCatalog):
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.policy_state: tuple[str, bytes] = ("", b"")
-        self.run_times, self.start_calibration = RunTimeHistory(), StartCalibration()
+        self.run_times, self.pauses, self.start_calibration = RunTimeHistory(), PauseHistory(), StartCalibration()
         self.reservation_order: dict[int, dict[int, bool]] = {}
         """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}

@@ -12,6 +12,7 @@ from ..model.cause import Cause, Code
 from ..model.job import Level
 from ..model.job_record import EVERYWHERE, Image, Saving
 from ..model.node import Allocation
+from . import pauses
 from .book import Book
 from .commands import DropImages
 
@@ -195,8 +196,4 @@ def settle_level(book: Book, job: int, row: int) -> None:
     else:
         table.level[row] = level
     kind_index = table.restore_kind[row] = _bound_to(book, allocation) if level == Level.FULL else -1
-    if kind_index >= 0 and not record.save_measured:
-        settings = book.settings
-        size = book.specs[job].ranks * settings.image_bytes
-        table.save_us[row] = settings.full_save_us + size * 1_000_000 // settings.image_rate
-        table.restore_us[row] = settings.full_restore_us
+    pauses.expect(book, job, row)

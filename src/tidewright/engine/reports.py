@@ -6,7 +6,7 @@ from ..model.cause import Code, reported
 from ..model.job import Level, State
 from ..model.job_record import Cooldown
 from . import events as ev
-from . import images, periodic, rates
+from . import images, pauses, periodic, rates
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .lifecycle import transition
 from .nodes import refusals
@@ -165,10 +165,8 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     full = record.saving is not None
     if record.saving is not None and event.serial and event.serial != record.saving.serial:
         return  # report of an earlier suspension, received twice
-    if event.save_us:
-        book.table.save_us[row] = event.save_us
+    pauses.learn_save(book, job, row, event.save_us, full)
     if full:
-        periodic.learn(book, job, row, event.save_us)
         images.record(book, job, row, event.save_us, event.size_bytes)
     record.suspended_as = "image" if full else "process"
     if record.held_in_place:
@@ -223,8 +221,7 @@ def resumed(book: Book, event: ev.Resumed) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _RESUMING:
         return
-    if event.restore_us:
-        book.table.restore_us[row] = event.restore_us
+    pauses.learn_restore(book, event.job, row, event.restore_us)
     transition(book, event.job, RUNNING, Code.RUNS_AGAIN())
     _hold_if_asked(book, event.job)
     move_away(book, event.job)

@@ -152,6 +152,9 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     """Number of the image that its next (or present, until it runs) launch starts from."""
     save_measured: bool = False
     """Whether the cost of an image is known."""
+    stop_measured: bool = False
+    """Whether it is known what a suspension without an image takes."""
+    restore_measured: bool = False
     history: list[tuple[int, str, Cause]] = []
     """(time, state or event, why), oldest first."""
     ending: Ending | None = None
@@ -225,7 +228,8 @@ GROUPS: dict[FieldGroup, tuple[str, ...]] = {
         "spec", "state", "attempt", "reference", "dependencies", "dependents",
         "runtime_job", "runtime_clients", "waiting_array", "user_hold",
         "size_override", "backoff_until", "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us",
-        "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "history",
+        "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "stop_measured",
+        "restore_measured", "history",
         "frozen_memory", "start_forecast",
     ),
     FieldGroup.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),

@@ -30,6 +30,7 @@ from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
 from .compose import Composer
 from .consolidate import consolidate
+from .headroom import Headroom
 from .overdue import OverdueQueue, WaitBound, overdue
 from .preferences import Preferences, least, next_settled, suspendable
 from .promise import Class, Promise, promises, within_class
@@ -65,9 +66,10 @@ class Sla:
 
     def __init__(
         self, *, min_run_us: int = MINUTE, pressing: float = 0.9, aging_us: int = HOUR, max_wait_us: int = 4 * HOUR,
-        quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE,
+        quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE, headroom: float = 0.05,
     ) -> None:  # fmt: skip
         self.min_run_us, self.pressing, self.aging_us, self.resize_us = min_run_us, pressing, aging_us, resize_us
+        self.headroom = Headroom(headroom)
         self.wait_bound = WaitBound(max_wait_us=max_wait_us, quantum_us=quantum_us, share=overdue_share)
 
     def plan(self, view: View) -> Plan:
@@ -84,7 +86,9 @@ class Sla:
             cost=lambda: _cost(view, judged),
         )
         composer = Composer(view, preferences)
+        opens = 0
         if queue.serve(composer, lambda: _cost(view, judged)):
+            opens = self.headroom.keep(view, composer, judged)
             composer.rearrange()
             self._reserve(view, composer, judged)
             composer.fill()
@@ -96,7 +100,7 @@ class Sla:
         # Nothing was free and none could be preempted: the first is given a reason.
         if not composer.unplaced and np.count_nonzero(still):
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
-        plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue)))
+        plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue, opens)))
         return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in plan.blocked))
 
     def order(self, view: View) -> QueueOrder:
@@ -195,7 +199,7 @@ class Sla:
         order = np.lexsort((jobs.id[rows], -gain, -jobs.tier[rows]))
         composer.grow_running(rows[order].tolist(), lambda row, count: Code.GROWN(count, int(jobs.demand[row])))
 
-    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue) -> int:
+    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue, opens: int) -> int:
         """The next time at which another planning round could change something by itself; 0 for never."""
         jobs, now = view.jobs, view.now
         times = []
@@ -204,7 +208,7 @@ class Sla:
             still = still.copy()
             still[composer.started] = False
         if np.count_nonzero(still):
-            times += [next_settled(view, self._min_run(view)), queue.next_at()]
+            times += [next_settled(view, self._min_run(view)), queue.next_at(), opens]
             slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > view.now)).nonzero()[0]
             times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
         elif any(composer.board.free_total):

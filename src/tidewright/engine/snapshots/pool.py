@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from ...estimate.history import RunTimeHistory
+from ...estimate.pauses import PauseHistory
 from ...model.cause import Cause
 from ...model.node import NodeSpec
 from ...plan.plan import Wake
@@ -55,6 +56,7 @@ class PoolSnapshot(Struct, kw_only=True):
     wall_offsets: Offsets = ()
     policy_state: tuple[str, bytes] = ("", b"")
     run_times: RunTimeHistory = field(default_factory=RunTimeHistory)
+    pauses: PauseHistory = field(default_factory=PauseHistory)
     start_calibration: StartCalibration = field(default_factory=StartCalibration)
 
 
