@@ -13,6 +13,7 @@ from typing import Any
 from ..base.units import HOUR
 from ..estimate.history import RunTimeHistory
 from ..estimate.pauses import PauseHistory
+from ..estimate.tolerance import Tolerances
 from ..model.board import Board, Layout, extend, relaid
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
@@ -84,6 +85,7 @@ class Book(ImageCatalog):
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.policy_state: tuple[str, bytes] = ("", b"")
+        self.tolerances: Tolerances = {}
         self.run_times, self.pauses, self.start_calibration = RunTimeHistory(), PauseHistory(), StartCalibration()
         self.reservation_order: dict[int, dict[int, bool]] = {}
         """Node to the jobs with devices reserved on it, oldest reservation first."""
@@ -97,7 +99,7 @@ class Book(ImageCatalog):
         return View(
             self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes,
             self.avoided, rates.estimator(self),
-            self.policy_state, self.run_times.sigma,
+            self.policy_state, self.run_times.sigma, self.tolerances,
         )  # fmt: skip
 
     def own(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..estimate.tolerance import noted
 from ..model.cause import Cause, Code
 from ..model.failure import RankFailure
 from ..model.job import JobSpec, State
 from ..model.job_record import Ending
+from ..model.node import bits
 from . import frozen_memory, images
 from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
@@ -50,6 +52,8 @@ def _end_one(
     transition(book, job, state, why)
     if table.ideal.item(row) and state != State.CANCELLED:
         _learn(book, spec, table.ideal.item(row), table.predicted.item(row), table.submit.item(row))
+        kinds = [book.board.layout.kinds[kind] for kind in bits(table.kinds.item(row))]
+        book.tolerances = noted(book.tolerances, kinds, spec.tier_rank, table.ideal.item(row), book.now)
     book.out.append(
         Ended(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),

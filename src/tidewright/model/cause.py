@@ -83,6 +83,7 @@ class Code(StrEnum):
     STARTED_AGO = "StartedAgo"
     NOT_STARTED_YET = "NotStartedYet"
     KEPT_FOR_URGENT = "KeptForUrgent"
+    HEADROOM = "Headroom"
     TIER_HOLDS_REST = "TierHoldsRest"
     NOT_PREEMPTED_YET = "NotPreemptedYet"
     OUT_OF_SERVICE = "OutOfService"

@@ -139,6 +139,7 @@ class View:
         "reservations",
         "revision",
         "specs",
+        "tolerances",
     )
 
     def __init__(
@@ -155,6 +156,7 @@ class View:
         rates: RateEstimator | None = None,
         policy_state: tuple[str, bytes] = ("", b""),
         estimate_sigma: float = 0.0,
+        tolerances: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
     ) -> None:
         self.now = now
         self.revision = revision
@@ -177,6 +179,8 @@ class View:
         """What a policy of this name remembers (see ``policy.state``)."""
         self.estimate_sigma = estimate_sigma
         """How far users' estimates were off so far: standard deviation of the logarithm of their factor."""
+        self.tolerances = tolerances
+        """How long jobs with a promise that have ended could have stood idle (``estimate.tolerance``)."""
         table.lend(self)
 
     def board(self) -> Board:

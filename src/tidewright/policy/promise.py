@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from ..base.units import MINUTE
+from ..base.units import MINUTE, SECOND
 from ..estimate.cost import pause_us
 from ..estimate.duration import LEAST_US, foretold_us, remaining_us, total_us
 from ..model.job import TIER_TARGET, Tier
@@ -24,6 +24,8 @@ _LEAST_WEIGHT = 1e-6
 """Smaller weights count as this one, so that keys stay numbers."""
 _BLIND_US = 10 * LEAST_US
 """Run time after which nothing is known of how much is left, where neither the user nor similar jobs say."""
+_SHORT_PAUSE_US = 10 * SECOND
+"""Pause up to which a job is tried out, to see whether it is short."""
 _SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
 _AGED = 1.5
@@ -53,6 +55,7 @@ _IDLE_SHARE = 1.0 / np.maximum(_TARGET, 1e-9) - 1.0
 """By tier: idle time allowed, as a share of the run time."""
 _PROMISED = _TARGET > 0
 _STANDARD_TIER = int(Tier.STANDARD)
+_PREMIUM, _PRESSING = int(Class.PREMIUM), int(Class.PRESSING)
 _CLASS_OF = np.array(
     [
         *(Class.BASIC,) * 4,
@@ -62,7 +65,7 @@ _CLASS_OF = np.array(
     dtype=np.int64,
 )
 """By 4 * tier + 2 * late + presses."""
-_LOOSE = np.array([one in (Class.BASIC, Class.PREMIUM_LATE, Class.STANDARD_LATE) for one in Class])
+LOOSE = np.array([one in (Class.BASIC, Class.PREMIUM_LATE, Class.STANDARD_LATE) for one in Class])
 """By class: no promise to keep."""
 
 
@@ -77,8 +80,9 @@ class Promise(Struct, frozen=True):
     """Absolute time when a row begins to press, if it does not; centuries ahead for basic rows without a deadline."""
 
 
-def promises(view: View, pressing: float, aging_us: int) -> Promise:
-    """Judge every row. ``pressing``: share of its allowance of idle time under which a standard row presses.
+def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> Promise:
+    """Judge every row. ``pressing``: share of its allowance of idle time under which a standard row presses; ``brief_us``: see
+    ``_serve_brief``.
 
     A job of total work T that is delivered the fraction f may stand idle for T * (1/f - 1) in all; what it has lost so
     far is its wall time less its ideal time; slack is the difference. A deadline is a promise too, whatever the tier.
@@ -100,7 +104,7 @@ def promises(view: View, pressing: float, aging_us: int) -> Promise:
     if not every:
         margin = np.where(promised, margin, 0)
     left = remaining_us(jobs)
-    cls, presses_in = _classes(view, slack, margin, late), slack - margin
+    cls, presses_in = _classes(view, slack, margin, late, brief_us), slack - margin
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
     key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
@@ -137,7 +141,7 @@ def _with_deadlines(
     return np.where(presses, np.minimum(cls, int(Class.PRESSING)), cls), slack, presses_in
 
 
-def _classes(view: View, slack: Column, margin: Column, late: Column) -> Column:
+def _classes(view: View, slack: Column, margin: Column, late: Column, brief_us: int) -> Column:
     """A promise counts as broken only where the run time is known: a job that turns out longer can still catch up.
 
     While a standard row presses, running standard rows count as pressing too: to send one away for its equal would only
@@ -147,7 +151,23 @@ def _classes(view: View, slack: Column, margin: Column, late: Column) -> Column:
     presses = slack <= margin
     if np.count_nonzero(presses & ~late & (jobs.tier == _STANDARD_TIER) & jobs.waiting):
         presses |= jobs.active
-    return _CLASS_OF[4 * jobs.tier + 2 * late.view(np.int8) + presses]
+    cls: Column = _CLASS_OF[4 * jobs.tier + 2 * late.view(np.int8) + presses]
+    _serve_brief(view, cls, brief_us)
+    return cls
+
+
+def _serve_brief(view: View, cls: Column, brief_us: float) -> None:
+    """Standard rows whose whole work keeps the pool busy for no longer than ``brief_us`` are served with premium ones.
+
+    Each costs premium rows no more than that, and it is they that lose their promises first.
+    """
+    jobs = view.jobs
+    if not brief_us:
+        return
+    rows = ((cls == _PRESSING) & (jobs.tier == _STANDARD_TIER)).nonzero()[0]
+    if len(rows):
+        work = total_us(jobs, view.estimate_sigma)[rows] * np.maximum(jobs.demand[rows], 1)
+        cls[rows[work <= brief_us * view.capacity]] = _PREMIUM
 
 
 def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
@@ -161,6 +181,9 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     devices, weight = np.maximum(jobs.demand, 1), np.maximum(jobs.weight, _LEAST_WEIGHT)
     if np.count_nonzero(jobs.expected) < jobs.n:
         blind = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
+        # Where a pause is short, a job of which nothing is sure counts as short until it has shown that it is not.
+        untried = (jobs.expected == 0) & (jobs.ideal_now <= _BLIND_US) & (pause_us(jobs) <= _SHORT_PAUSE_US)
+        left = np.where(untried, np.minimum(left, LEAST_US), left)
         # Of jobs that may end at any time, taking turns would break every promise: the first come finish first.
         devices = np.where(blind, 1, devices)
         left = np.where(blind, 6 * _BLIND_US * (1.0 + 0.1 * jobs.submit / max(view.now, 1)), left)
@@ -168,7 +191,7 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     if np.count_nonzero(weight != 1.0):
         work, pause = work / weight, pause / weight
     stay = np.maximum(work / 2 - pause, 0.0)
-    loose = _LOOSE[cls]
+    loose = LOOSE[cls]
     if np.count_nonzero(loose):
         waited = np.where(loose, view.now - jobs.wait_since, 0)
         work = work / np.minimum(1.0 + waited / aging_us, _AGED)

@@ -32,7 +32,7 @@ from .compose import Composer
 from .consolidate import consolidate
 from .headroom import Headroom
 from .overdue import OverdueQueue, WaitBound, overdue
-from .preferences import Preferences, least, next_settled, suspendable
+from .preferences import Preferences, least, median, next_settled, suspendable
 from .promise import Class, Promise, promises, within_class
 from .upgrade import upgrade
 
@@ -66,16 +66,17 @@ class Sla:
 
     def __init__(
         self, *, min_run_us: int = MINUTE, pressing: float = 0.9, aging_us: int = HOUR, max_wait_us: int = 4 * HOUR,
-        quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE, headroom: float = 0.05,
+        quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE,
+        headroom: float = 0.03, brief_us: int = 8 * SECOND,
     ) -> None:  # fmt: skip
         self.min_run_us, self.pressing, self.aging_us, self.resize_us = min_run_us, pressing, aging_us, resize_us
-        self.headroom = Headroom(headroom)
+        self.headroom, self.brief_us = headroom, brief_us
         self.wait_bound = WaitBound(max_wait_us=max_wait_us, quantum_us=quantum_us, share=overdue_share)
 
     def plan(self, view: View) -> Plan:
         """Overdue rows, then promises, then spare capacity."""
         jobs = view.jobs
-        judged = promises(view, self.pressing, self.aging_us)
+        judged = promises(view, self.pressing, self.aging_us, self.brief_us)
         queue = OverdueQueue(view, self.wait_bound, judged.left)
         preferences = Preferences(
             key=judged.key,
@@ -85,10 +86,9 @@ class Sla:
             may_preempt=judged.cls != _STANDARD,
             cost=lambda: _cost(view, judged),
         )
-        composer = Composer(view, preferences)
-        opens = 0
+        composer, headroom = Composer(view, preferences), Headroom(view, judged, self.headroom)
         if queue.serve(composer, lambda: _cost(view, judged)):
-            opens = self.headroom.keep(view, composer, judged)
+            headroom.open(composer)
             composer.rearrange()
             self._reserve(view, composer, judged)
             composer.fill()
@@ -100,13 +100,14 @@ class Sla:
         # Nothing was free and none could be preempted: the first is given a reason.
         if not composer.unplaced and np.count_nonzero(still):
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
-        plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue, opens)))
-        return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in plan.blocked))
+        plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue, headroom)))
+        said = (headroom.explained(composer, one) for one in plan.blocked)
+        return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in said))
 
     def order(self, view: View) -> QueueOrder:
         """Overdue rows by the time since which they wait, then by class, then by work."""
         jobs = view.jobs
-        judged = promises(view, self.pressing, self.aging_us)
+        judged = promises(view, self.pressing, self.aging_us, self.brief_us)
         late = overdue(view, self.wait_bound)
         work = within_class(judged)
         terms = (
@@ -170,7 +171,7 @@ class Sla:
         if not rows or not any(composer.board.free_total):
             return
         pause = PAYBACK * pause_us(jobs)
-        if _median(pause[jobs.active]) > PAYBACK * _CHEAP_PAUSE_US:
+        if median(pause[jobs.active]) > PAYBACK * _CHEAP_PAUSE_US:
             return
         movable = self._victims(composer.view, judged, queue) & (judged.slack > pause) & (judged.left > pause)
         for row in rows[:_CONSOLIDATED]:
@@ -199,7 +200,7 @@ class Sla:
         order = np.lexsort((jobs.id[rows], -gain, -jobs.tier[rows]))
         composer.grow_running(rows[order].tolist(), lambda row, count: Code.GROWN(count, int(jobs.demand[row])))
 
-    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue, opens: int) -> int:
+    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue, headroom: Headroom) -> int:
         """The next time at which another planning round could change something by itself; 0 for never."""
         jobs, now = view.jobs, view.now
         times = []
@@ -208,7 +209,7 @@ class Sla:
             still = still.copy()
             still[composer.started] = False
         if np.count_nonzero(still):
-            times += [next_settled(view, self._min_run(view)), queue.next_at(), opens]
+            times += [next_settled(view, self._min_run(view)), queue.next_at(), headroom.opens_at()]
             slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > view.now)).nonzero()[0]
             times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
         elif any(composer.board.free_total):
@@ -217,15 +218,6 @@ class Sla:
             young = (self._growable(view) & (now - jobs.run_since < self.resize_us)).nonzero()[0]
             times += [int(jobs.run_since[young].min()) + self.resize_us] if len(young) else []
         return min((at for at in times if at > now), default=0)
-
-
-def _median(values: Column) -> float:
-    """As ``np.median``, which takes longer than the whole of a plan's sorting; 0 of nothing."""
-    half, odd = divmod(len(values), 2)
-    if not len(values):
-        return 0.0
-    ordered = np.sort(values)
-    return float(ordered[half] if odd else (ordered[half - 1] + ordered[half]) / 2)
 
 
 def _cost(view: View, judged: Promise) -> Column:

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from ...estimate.history import RunTimeHistory
 from ...estimate.pauses import PauseHistory
+from ...estimate.tolerance import Tolerances
 from ...model.cause import Cause
 from ...model.node import NodeSpec
 from ...plan.plan import Wake
@@ -57,6 +58,7 @@ class PoolSnapshot(Struct, kw_only=True):
     policy_state: tuple[str, bytes] = ("", b"")
     run_times: RunTimeHistory = field(default_factory=RunTimeHistory)
     pauses: PauseHistory = field(default_factory=PauseHistory)
+    tolerances: Tolerances = {}
     start_calibration: StartCalibration = field(default_factory=StartCalibration)
 
 
