@@ -28,7 +28,9 @@ OF_SENTENCES = [f"format2-{number}" for number in range(4)]
 ALWAYS = {"spec", "state"}
 HOURS = {"rollback_free_us"}
 """Says nothing in worlds of a few seconds."""
-LATER = {"runtime_job", "runtime_clients", "reference", "phase_at", "frozen_memory", "start_forecast"}
+LATER = {"runtime_job", "runtime_clients", "reference", "phase_at", "frozen_memory", "start_forecast", "stop_measured",
+    "restore_measured",
+}  # fmt: skip
 """Fields that these formats do not have."""
 
 

@@ -75,12 +75,10 @@ class Book(ImageCatalog):
         self.teams: dict[str, int] = {}
         self.timers: list[tuple[int, int, str, int, int]] = []
         self.counts = [0] * len(State)
-        self.elastic_jobs = 0
-        self.tier_demand = TierDemand()
+        self.elastic_jobs, self.tier_demand = 0, TierDemand()
         self.runtimes: dict[int, bool] = {}
         """Jobs that are device runtimes; follows from the specs."""
-        self.wake = Wake()
-        self.first_arrival = 0
+        self.wake, self.first_arrival = Wake(), 0
         """The least id of the jobs that have arrived since the last planning round was asked for; 0 where that is not known."""
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
@@ -98,8 +96,7 @@ class Book(ImageCatalog):
         """Everything a planner may know, frozen now. Costs microseconds."""
         return View(
             self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes,
-            self.avoided, rates.estimator(self),
-            self.policy_state, self.run_times.sigma, self.tolerances,
+            self.avoided, rates.estimator(self), self.policy_state, self.run_times.sigma, self.tolerances,
         )  # fmt: skip
 
     def own(self) -> None:

@@ -195,5 +195,5 @@ def settle_level(book: Book, job: int, row: int) -> None:
         record.suspend_cooldown = replace(record.suspend_cooldown, level=level)
     else:
         table.level[row] = level
-    kind_index = table.restore_kind[row] = _bound_to(book, allocation) if level == Level.FULL else -1
+    table.restore_kind[row] = _bound_to(book, allocation) if level == Level.FULL else -1
     pauses.expect(book, job, row)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ..model.job import Level, State
+from ..model.job import Level
 from .book import Book
-from .settings import EngineSettings
 
 _FULL = int(Level.FULL)
-_ACTIVE = (int(State.STARTING), int(State.RUNNING), int(State.RESUMING))
 
 
 def learn_save(book: Book, job: int, row: int, save_us: int, full: bool) -> None:
@@ -36,20 +34,33 @@ def learn_restore(book: Book, job: int, row: int, restore_us: int) -> None:
 
 
 def expect(book: Book, job: int, row: int) -> None:
-    """Of a job whose own pauses are not known: what its next one will cost on the devices that it has."""
-    record, table, settings = book.jobs[job], book.table, book.settings
+    """Of a job whose own pauses are not known: what its next one will cost, on the devices that it has if it has any."""
+    record, table = book.jobs[job], book.table
     level = _level(book, job, row, False)
-    bound = table.restore_kind.item(row) >= 0
     if not (record.save_measured if level == _FULL else record.stop_measured):
-        usual = _image_us(settings, record.spec.ranks) if bound else settings.save_us
-        table.save_us[row] = book.pauses.saves.usual_us(level) or usual
+        table.save_us[row] = book.pauses.saves.usual_us(level) or _default_us(book, job, row)
     if not record.restore_measured:
-        usual = settings.full_restore_us if bound else settings.restore_us
-        table.restore_us[row] = book.pauses.restores.usual_us(level) or usual
+        settings = book.settings
+        default = settings.full_restore_us if table.restore_kind.item(row) >= 0 else settings.restore_us
+        table.restore_us[row] = book.pauses.restores.usual_us(level) or default
 
 
-def _image_us(settings: EngineSettings, ranks: int) -> int:
-    return settings.full_save_us + ranks * settings.image_bytes * 1_000_000 // settings.image_rate
+def own_save_us(book: Book, job: int, row: int) -> int:
+    """What saving the job took when it was last measured; before that, what the settings say of its size.
+
+    Not what others took: the times at which jobs are imaged follow from it, and journals of earlier versions are to be replayed.
+    """
+    record, bound = book.jobs[job], book.table.restore_kind.item(row) >= 0
+    known = record.save_measured or (record.stop_measured and not bound)
+    return book.table.save_us.item(row) if known else _default_us(book, job, row)
+
+
+def _default_us(book: Book, job: int, row: int) -> int:
+    settings = book.settings
+    if book.table.restore_kind.item(row) < 0:
+        return settings.save_us
+    size = book.jobs[job].spec.ranks * settings.image_bytes
+    return settings.full_save_us + size * 1_000_000 // settings.image_rate
 
 
 def _level(book: Book, job: int, row: int, full: bool) -> int:
@@ -62,5 +73,5 @@ def _level(book: Book, job: int, row: int, full: bool) -> int:
 
 def _expect_all(book: Book) -> None:
     for job, record in book.jobs.items():
-        if record.state in _ACTIVE and not (record.save_measured and record.restore_measured):
+        if not (record.save_measured and record.restore_measured):
             expect(book, job, book.table.row[job])

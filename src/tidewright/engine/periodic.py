@@ -12,6 +12,7 @@ from . import events as ev
 from . import images
 from .book import RUNNING, Book
 from .commands import CheckpointRanks
+from .pauses import own_save_us
 
 _DOUBLINGS = 5
 """An image that fails again and again is tried ever more rarely, down to this power of two."""
@@ -29,7 +30,7 @@ def interval_us(book: Book, job: int, row: int) -> int:
         return 0
     if own:
         return own
-    cost: int = max(book.table.save_us.item(row), 1)
+    cost = max(own_save_us(book, job, row), 1)
     mtbf = book.world_failures.mtbf_us(book.now, len(book.allocations[job]), settings.node_mtbf_us)
     return max(math.isqrt(2 * cost * mtbf), _LEAST_COST_SHARE * cost, settings.checkpoint_min_us)
 

@@ -1,6 +1,7 @@
 """What suspensions and resumes took lately: what is expected of a job whose own have not been measured yet.
 
-Without it the first preemption of every job is planned by a default: a pool whose images take a minute plans as if they took a second.
+Without it the first preemption of every job is planned by a default: a pool whose images take a minute plans as if they took
+a second.
 """
 
 from __future__ import annotations

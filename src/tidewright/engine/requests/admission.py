@@ -7,7 +7,7 @@ from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
 from ...model.job_record import Ending, JobRecord
 from ...plan.request import request_of
-from .. import rates
+from .. import pauses, rates
 from ..book import HELD, Book, forget_oldest
 from ..commands import Reply
 from ..events import JobIdsUsed, Submit
@@ -167,6 +167,7 @@ def enter(book: Book, spec: Spec) -> int:
         "team": team, "pinned_node": -1, "restore_kind": -1,
         "reference": -1, "save_us": settings.save_us, "restore_us": settings.restore_us, "attempt": 1,
     })  # fmt: skip
+    pauses.expect(book, job, book.table.row[job])
     rates.set_reference(book, job)
     if not spec.expected_us and settings.predict:
         _predict(book, job, spec)
