@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
 
 import msgspec
 
 from ..base.errors import UsageError
 from ..base.registry import Registry
 from ..base.units import parse_duration
+
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+"""A setting that is part of a whole."""
+Proportion: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+"""One of several settings of which only the proportions matter."""
+Interval: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
+"""A setting in microseconds by which others are divided or rounds follow each other."""
 
 
 def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None) -> Any:

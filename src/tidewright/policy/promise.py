@@ -166,7 +166,7 @@ def _serve_brief(view: View, cls: Column, brief_us: float) -> None:
         return
     rows = ((cls == _PRESSING) & (jobs.tier == _STANDARD_TIER)).nonzero()[0]
     if len(rows):
-        work = total_us(jobs, view.estimate_sigma)[rows] * np.maximum(jobs.demand[rows], 1)
+        work = total_us(jobs, view.estimate_sigma, _SIGMAS)[rows] * np.maximum(jobs.demand[rows], 1)
         cls[rows[work <= brief_us * view.capacity]] = _PREMIUM
 
 

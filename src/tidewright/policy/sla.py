@@ -7,7 +7,8 @@ kept. A job of any tier that would miss its deadline presses too. Inside a class
 job's weight goes first. Estimates of run time are trusted as far as earlier ones were right. What is left goes to basic jobs
 and to elastic jobs that save the most time by growing. Victims are chosen to lose the fewest device-seconds, by measured save
 and restore costs; no job is preempted before its run has paid for its pause, and inside a class only for one with less than
-half its work left. Where free devices do not lie together, running jobs are migrated if that costs little.
+half its work left. Where free devices do not lie together, running jobs are migrated if that costs little. Where devices
+take long to be released, some are kept free for jobs whose promise cannot wait for that (``policy.headroom``).
 
 Wait is bounded for every job, basic ones included, whatever arrives later: see ``policy.overdue.bound_us``.
 """
@@ -21,10 +22,11 @@ from ..base.units import HOUR, MINUTE, SECOND
 from ..estimate.cost import PAYBACK, pause_us, victim_cost, worth_running_us
 from ..estimate.speed import saved_us
 from ..model.cause import Cause, Code
-from ..model.job import State, Tier
+from ..model.job import TIER_TARGET, State, Tier
 from ..model.rate import FULL_RATE
 from ..model.table import Column
 from ..model.view import View
+from ..plan.factories import Interval, Share
 from ..plan.order import OrderTerm, QueueOrder
 from ..plan.plan import Plan, Wake
 from ..plan.reasons import Blocked
@@ -44,6 +46,8 @@ _CONSOLIDATED = 2
 """Rows for which migrations are looked for in one plan."""
 _FORESEEN_US = 400 * 24 * HOUR
 """A row that presses later than this is not said to."""
+_PREMIUM_PAYBACK = 1.0 / (1.0 - TIER_TARGET[Tier.PREMIUM])
+"""Times its pause that a premium job runs before it is preempted again, see ``_min_run``."""
 _GROW_GAIN = 5
 """Growing must save so many times what the pause costs."""
 
@@ -59,15 +63,17 @@ class Sla:
     """Settings in microseconds: ``min_run_us`` is the longest a job runs before it may be preempted (less where its pause is
     short), ``aging_us`` the wait by which the work of a job without a promise to keep counts ever less (by a third at most),
     ``max_wait_us``, ``quantum_us`` and ``overdue_share`` belong to the bounded wait, ``resize_us`` lies between resizes of
-    one job. ``pressing``: share of its idle allowance under which a standard job may preempt others.
+    one job. ``pressing``: share of its idle allowance under which a standard job may preempt others. ``headroom``: share of the
+    devices of each kind that is kept free at most for jobs that cannot wait. ``brief_us``: a standard job whose whole work is no
+    more than the pool does in that time is served with premium ones.
     """
 
     name = "sla"
 
     def __init__(
-        self, *, min_run_us: int = MINUTE, pressing: float = 0.9, aging_us: int = HOUR, max_wait_us: int = 4 * HOUR,
-        quantum_us: int = 15 * MINUTE, overdue_share: float = 0.1, resize_us: int = 5 * MINUTE,
-        headroom: float = 0.03, brief_us: int = 8 * SECOND,
+        self, *, min_run_us: int = MINUTE, pressing: Share = 0.9, aging_us: Interval = HOUR, max_wait_us: Interval = 4 * HOUR,
+        quantum_us: Interval = 15 * MINUTE, overdue_share: Share = 0.1, resize_us: int = 5 * MINUTE,
+        headroom: Share = 0.03, brief_us: int = 8 * SECOND,
     ) -> None:  # fmt: skip
         self.min_run_us, self.pressing, self.aging_us, self.resize_us = min_run_us, pressing, aging_us, resize_us
         self.headroom, self.brief_us = headroom, brief_us
@@ -135,16 +141,19 @@ class Sla:
         return structs.replace(blocked, at=int(young.min())) if len(young) else blocked
 
     def _min_run(self, view: View) -> Column:
-        """Least run time of each row before it may be preempted: priced by its pause, but for premium rows the whole minimum.
+        """Least run time of each row before it may be preempted: priced by its pause.
 
-        Only its own tier preempts a premium row, and a short one would lose more by waiting again than it had to run.
+        A premium row runs for the whole minimum, and for so long that pauses alone do not break its promise: only its own tier
+        and brief rows preempt it, and a short one would lose more by waiting again than it had to run.
         """
         jobs = view.jobs
         known: Column | None = jobs.memo.get(("sla", "min_run", self.min_run_us))
         if known is None:
             worth = worth_running_us(jobs, self.min_run_us)
             known = jobs.memo["sla", "min_run", self.min_run_us] = np.where(
-                jobs.tier == _PREMIUM, self.min_run_us, worth
+                jobs.tier == _PREMIUM,
+                np.maximum(self.min_run_us, _PREMIUM_PAYBACK * pause_us(jobs)).astype(np.int64),
+                worth,
             )
         return known
 

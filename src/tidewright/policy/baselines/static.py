@@ -10,6 +10,7 @@ from ...model.job import Tier
 from ...model.view import View
 from ...placement.facts import facts
 from ...placement.find import place
+from ...plan.factories import Proportion
 from ...plan.order import QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
@@ -22,7 +23,7 @@ class Static:
     name = "static"
     reads_estimates = False
 
-    def __init__(self, *, premium: float = 0.25, standard: float = 0.35, basic: float = 0.4) -> None:
+    def __init__(self, *, premium: Proportion = 0.25, standard: Proportion = 0.35, basic: Proportion = 0.4) -> None:
         self.parts = {Tier.PREMIUM: premium, Tier.STANDARD: standard, Tier.BASIC: basic}
 
     def plan(self, view: View) -> Plan:
