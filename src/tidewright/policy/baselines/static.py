@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...base.errors import UsageError
 from ...model.board import ALL_NODES, Layout
 from ...model.cause import Code
 from ...model.job import Tier
@@ -24,6 +25,10 @@ class Static:
     reads_estimates = False
 
     def __init__(self, *, premium: Proportion = 0.25, standard: Proportion = 0.35, basic: Proportion = 0.4) -> None:
+        if not premium + standard + basic:
+            raise UsageError(
+                "the parts of the pool are all 0", "give one of premium, standard and basic a size above 0"
+            )
         self.parts = {Tier.PREMIUM: premium, Tier.STANDARD: standard, Tier.BASIC: basic}
 
     def plan(self, view: View) -> Plan:
