@@ -11,6 +11,7 @@ from tidewright.model.job import JobSpec
 from tidewright.policy.compose import Composer
 from tidewright.policy.overdue import WaitBound, bound_us, patience_us
 from tidewright.policy.sla import Sla
+from tidewright.sim.costs import Costs
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.trace import make_trace
 from tidewright.testing.views import ViewBuilder, pool
@@ -24,8 +25,9 @@ class Witness:
 
     name = "witness"
 
-    def __init__(self, max_wait_us: int = LIMIT.max_wait_us) -> None:
-        self.sla = Sla(max_wait_us=max_wait_us, quantum_us=LIMIT.quantum_us, overdue_share=LIMIT.share)
+    def __init__(self, max_wait_us: int = LIMIT.max_wait_us, settle: int = SETTLE, **settings) -> None:
+        self.settle = settle
+        self.sla = Sla(max_wait_us=max_wait_us, quantum_us=LIMIT.quantum_us, overdue_share=LIMIT.share, **settings)
         self.bounds: dict[tuple[int, int], int] = {}
         self.waits: dict[tuple[int, int], int] = {}
 
@@ -40,7 +42,7 @@ class Witness:
             if wait not in self.bounds:
                 ahead = waiting[(jobs.wait_since[waiting] <= wait[1])]
                 patience = patience_us(LIMIT, jobs.floor[ahead], view.capacity).max()
-                self.bounds[wait] = bound_us(LIMIT, patience, left[ahead].tolist(), SETTLE)
+                self.bounds[wait] = bound_us(LIMIT, patience, left[ahead].tolist(), self.settle)
             self.waits[wait] = view.now - wait[1]
             assert wait[0] in started or self.waits[wait] <= self.bounds[wait], (
                 f"job {wait[0]} waited {self.waits[wait]} us"
@@ -66,15 +68,21 @@ def flood(seed: int):
     return make_trace("flood", *floats, np.array(sizes), tier=np.array(tiers, dtype=np.int8))
 
 
-def attack(seed: int, **settings) -> Witness:
+def attack(seed: int, costs: Costs | None = None, **settings) -> Witness:
     witness = Witness(**settings)
-    Simulation(flood(seed), pool(4, 4, rack=2), witness, Options(horizon_us=6 * HOUR)).run()
+    Simulation(flood(seed), pool(4, 4, rack=2), witness, Options(horizon_us=6 * HOUR, costs=costs)).run()
     return witness
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_wait_is_longer_than_the_formula_says(seed):
     assert attack(seed).waits
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nor_where_devices_are_kept_free_and_brief_jobs_go_first(seed):
+    costs = Costs(save_us=30 * SECOND, restore_us=10 * SECOND)
+    assert attack(seed, costs, settle=30 * SECOND, headroom=0.5, brief_us=HOUR).waits
 
 
 def test_the_attack_would_succeed_without_the_rule():

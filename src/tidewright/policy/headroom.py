@@ -59,7 +59,7 @@ class Headroom:
         if not self._wanted:
             return
         jobs, judged = self.view.jobs, self.judged
-        urgent = jobs.waiting & ~LOOSE[judged.cls] & (judged.slack < self._needs_us) & ~composer.touched
+        urgent = jobs.waiting & ~LOOSE[judged.cls] & (judged.slack <= self._needs_us) & ~composer.touched
         composer.fill(urgent.nonzero()[0])
         self.kept = tuple(self._parts(composer))
         composer.board.acquire(self.kept)
@@ -85,7 +85,7 @@ class Headroom:
         if not self.kept:
             return 0
         jobs, judged, now = self.view.jobs, self.judged, self.view.now
-        patient = jobs.waiting & ~LOOSE[judged.cls] & (judged.slack >= self._needs_us)
+        patient = jobs.waiting & ~LOOSE[judged.cls] & (judged.slack > self._needs_us)
         spare: Column = judged.slack[patient]
         times = [self._until(self.view.layout.kinds[kind]) for kind in self._wanted]
         return min([*times, now + int(spare.min()) - self._needs_us + 1] if len(spare) else times)

@@ -46,6 +46,7 @@ class ViewBuilder:
         self.allocations: dict[int, Allocation] = {}
         self.reservations: dict[int, Allocation] = {}
         self.image_nodes: dict[int, tuple[int, ...]] = {}
+        self.tolerances: dict[str, dict[int, int]] = {}
 
     def queue(self, spec: JobSpec, **columns: Any) -> int:
         """Add a waiting job; returns its id."""
@@ -93,7 +94,15 @@ class ViewBuilder:
         """The book as it is now. The builder must not be used on while the view is."""
         self.board.forget_marks()
         return View(
-            self.now, 1, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes
+            self.now,
+            1,
+            self.table,
+            self.board,
+            self.specs,
+            self.allocations,
+            self.reservations,
+            self.image_nodes,
+            tolerances=self.tolerances,
         )
 
 
