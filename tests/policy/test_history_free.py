@@ -11,8 +11,8 @@ from tidewright.placement.could_hold import devices_on
 from tidewright.policy.baselines import backfill
 from tidewright.policy.baselines.profile import Profile
 from tidewright.policy.compose import Composer
+from tidewright.policy.preferences import median
 from tidewright.policy.registry import make
-from tidewright.policy.sla import _median
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.run import Simulation
 from tidewright.sim.traces import load_trace
@@ -52,7 +52,7 @@ def test_a_fresh_planner_gives_the_plan_of_one_that_has_planned_all_along(policy
 def test_one_index_for_all_overdue_jobs_finds_what_an_index_for_each_finds(seed, mixed):
     def encoded():
         view = random_view(seed, 8, 60, 60, mixed=mixed)
-        return msgspec.json.encode(make("sla:max_wait=1m,overdue_share=3.0").plan(view))
+        return msgspec.json.encode(make("sla:max_wait=1m,overdue_share=1.0").plan(view))
 
     kept = encoded()
     force = Composer.force
@@ -110,7 +110,7 @@ def test_devices_by_node_are_those_of_the_allocations(seed, mixed):
 
 @given(st.lists(st.floats(0, 1e15), min_size=1, max_size=9))
 def test_the_median_is_that_of_numpy(values):
-    assert _median(np.array(values)) == np.median(values)
+    assert median(np.array(values)) == np.median(values)
 
 
 def test_an_estimate_is_worked_out_once_for_a_view_and_again_for_the_next():

@@ -162,8 +162,10 @@ def _leave(book: Book, job: int, row: int, record: JobRecord) -> None:
 
 
 def _leave_queue(book: Book, job: int, row: int, record: JobRecord) -> None:
-    """It does not wait for devices any more: where planners look at the first of a queue only, they see another one now."""
-    book.freed = book.freed or book.wake.behind > 0
+    """It does not wait for devices any more: others are first now, who may need fewer than those that the last plan waits for
+    (``Wake.min_free``), or lie among those that it looked at (``Wake.behind``)."""
+    wake = book.wake
+    book.forced = book.forced or wake.behind > 0 or wake.min_free > 0 or not wake.on_free
 
 
 def _vacate(book: Book, job: int, row: int, record: JobRecord) -> None:
@@ -213,7 +215,9 @@ _NEXT: dict[State, _Next] = {
     | _to(S.STOPPING, resets=(G.HELD_IN_PLACE,), does=_STOP)
     | _gone(S.HELD)
     | _ended(),
-    S.QUEUED: _to(S.STARTING, does=(_occupy, _settle_level, _launch)) | _gone(S.HELD, first=(_leave_queue,)) | _ended(),
+    S.QUEUED: _to(S.STARTING, does=(_occupy, _settle_level, _launch))
+    | _gone(S.HELD, first=(_leave_queue,))
+    | _ended(first=(_leave_queue,)),
     S.STARTING: _to(S.RUNNING, does=_RUNS) | _to(S.STOPPING, does=_STOP) | _gone(S.HELD, S.QUEUED) | _ended(),
     S.RUNNING: _to(S.SUSPENDING, resets=_RUN_OVER, does=(_end_service, _suspend))
     | _to(S.STOPPING, resets=(G.RUN,), does=_STOP_RUNNING)
@@ -229,7 +233,7 @@ _NEXT: dict[State, _Next] = {
     | _to(S.STOPPING, does=_STOP)
     | _gone(S.HELD, first=(_leave_queue,))
     | _gone(S.QUEUED)
-    | _ended(),
+    | _ended(first=(_leave_queue,)),
     S.RESUMING: _to(S.RUNNING, resets=(G.SUSPENDED,), does=_RUNS_AGAIN)
     | _to(S.STOPPING, does=_STOP)
     | _gone(S.HELD, S.QUEUED, S.SUSPENDED)

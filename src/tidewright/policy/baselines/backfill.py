@@ -24,6 +24,8 @@ from .profile import Profile
 _BACKFILLED = Code.BACKFILLED()
 _EXPLAINED = 8
 """Reserved jobs that are given a reason."""
+_ANY = 1 << 62
+"""Behind every job."""
 _STRIDE = 4
 """Rows between two questions whether the rest of the walk can be seen."""
 
@@ -58,18 +60,19 @@ class Backfill:
         )
 
     def _behind(self, view: View, composer: Composer, rows: Column) -> tuple[int, int]:
-        """The last job that is looked at, and until when jobs that arrive behind it change nothing; zeros where they may at once.
+        """The last job that is looked at, and until when jobs that arrive behind it change nothing; any job, and never, where
+        they may at once.
 
         They may where some have just started, since others are then looked at next, and where ends move: of jobs that do not run
         yet or run at part of their speed, and of those that have outrun their estimates.
         """
         jobs = view.jobs
         if composer.started or len(rows) < self.depth:
-            return 0, 0
+            return _ANY, 0
         left = jobs.expected - jobs.ideal_now
         moving = jobs.active & ((jobs.rate != FULL_RATE) | (left <= 0)) | jobs.reserved
         if np.count_nonzero(moving):
-            return 0, 0
+            return _ANY, 0
         return jobs.id.item(int(rows[-1])), view.now + int(left[jobs.active].min(initial=DAY))
 
     def _walk(self, view: View, composer: Composer, order: Column) -> dict[int, int]:

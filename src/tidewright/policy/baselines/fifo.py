@@ -10,6 +10,7 @@ from ..compose import Composer
 from ..preferences import Preferences, least_need
 
 _FIRST = Code.FIRST_IN_QUEUE()
+_ALWAYS = 1 << 62
 
 
 class Fifo:
@@ -27,7 +28,9 @@ class Fifo:
         composer.grow()
         if not composer.unplaced:
             return composer.plan(Wake())
-        return composer.plan(Wake(on_arrival=False, min_free=least_need(view, composer.unplaced)))
+        # Only a job that comes back ahead of the head, from its user's hold say, is served before it.
+        head = jobs.id.item(composer.unplaced[0])
+        return composer.plan(Wake(min_free=least_need(view, composer.unplaced), behind=head, behind_until=_ALWAYS))
 
     def order(self, view: View) -> QueueOrder:
         """By submission."""

@@ -43,10 +43,14 @@ class Static:
         for tier, part in zip(self.parts, parts, strict=True):
             rows = np.flatnonzero(preferences.waiting & (jobs.tier == int(tier)))
             composer.fill(rows, part)
-            if composer.unplaced and composer.unplaced[-1] in rows:
+            while composer.unplaced and composer.unplaced[-1] in rows:
                 head = composer.unplaced[-1]
-                if place(facts(view.layout).empty, composer.request(head), part) is None:
-                    composer.start(head, ALL_NODES)
+                if place(facts(view.layout).empty, composer.request(head), part) is not None:
+                    break
+                if not composer.start(head, ALL_NODES):
+                    break
+                composer.unplaced.pop()
+                composer.fill(rows[~composer.touched[rows]], part)
         return composer.plan(Wake())
 
     def order(self, view: View) -> QueueOrder:
