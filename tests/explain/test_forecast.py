@@ -155,6 +155,16 @@ def test_a_rehearsal_foretells_jobs_that_are_not_submitted() -> None:
     assert busy.state(1 + max(busy.engine.book.specs) - 1) is not State.QUEUED or len(busy.engine.book.specs) == 1
 
 
+def test_a_rehearsal_of_thousands_looks_for_limits_as_long_as_it_may_and_has_a_line_for_each() -> None:
+    busy = Worldlet(1, 4, planner=make("fifo"))
+    busy.submit(4, expected_us=HOUR)
+    asked = iter([False] * 3)
+    specs = [JobSpec(command=("true",), devices=2)] * 3000
+    said = rehearse(busy.engine.fork(), busy.planner, specs, lambda: next(asked, True), samples=0)
+    assert len(said.lines) == 3000
+    assert said.lines[0] != said.lines[3] == said.lines[2999] == Code.WOULD_WAIT(Code.WAITS_FOR_DEVICES())
+
+
 def test_a_queue_too_long_to_simulate_is_reckoned_by_the_work_ahead() -> None:
     busy = pool()
     busy.submit(8, expected_us=HOUR)

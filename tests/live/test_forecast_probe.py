@@ -43,7 +43,7 @@ class Asked:
             post=self.posted.append,
         )  # fmt: skip
 
-    async def forecast_when_idle(self, image: bytes, job: int, now: int) -> Forecast | None:
+    async def forecast_when_idle(self, engine: object, job: int, now: int) -> Forecast | None:
         self.jobs.append(job)
         if isinstance(self.said, Exception):
             raise self.said

@@ -1,63 +1,76 @@
-"""The room ``explain`` for the controller: limits at once, everything else in a process of its own, so that the loop goes on."""
+"""The room ``explain`` for the controller: limits at once, everything else in a process of its own, so that the loop goes on.
+
+However many ask, what waits is bounded: who asks the same of the same state of the pool waits for the same answer, questions of
+one state share one snapshot, and of different questions no more than ``MOST_WAITING`` wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from ..base.errors import UsageError
+from ..base.errors import Busy, Conflict, UsageError
 from ..engine.engine import Engine
 from ..explain.questions import ANSWERS, ChangesQuestion, ForecastQuestion, Question, RehearsalQuestion
 from ..explain.why import limit_of
 from ..model.job import JobSpec
 from ..plan.explain import Change, Explanation, Forecast, Rehearsal
 from ..plan.plan import Planner
-from .explain_worker import LENGTH_BYTES, OK, frame, frame_length
-
-log = logging.getLogger(__name__)
+from .explain_process import AGAIN, ExplainProcess
+from .explain_worker import OK, frame
 
 BUDGET_S = 2.0
 """How long a search or a forecast goes on."""
-PATIENCE_S = 30.0
-"""How long an answer may take; then the process is ended, and the next question starts another."""
-_AGAIN = "ask again; tide why JOB --no-changes answers without a search"
+MOST_WAITING = 10
+"""Different questions that wait or are being answered: the last of them waits for about half a minute."""
+
+_PoolState: TypeAlias = tuple[int, int]
+"""A revision of the engine, and how far its step had come: long steps let others read between two events."""
+
+
+class _Shared:
+    """A question that is being answered, and how many wait for the answer."""
+
+    def __init__(self, state: _PoolState, image: bytes, task: asyncio.Task[Any]) -> None:
+        self.state, self.image, self.task = state, image, task
+        self.askers = 0
 
 
 class ProcessExplainer:
-    """One worker process, started with the first question; one question at a time."""
+    """One worker process, started with the first question; one question at a time, in the order they come."""
 
     def __init__(self, policy: str, planner: Planner, budget_s: float = BUDGET_S) -> None:
-        self._policy, self._planner, self._budget = policy, planner, str(budget_s).encode()
+        self._planner, self._budget_s = planner, budget_s
+        self.process = ExplainProcess((sys.executable, "-m", "tidewright.app.explain_worker", policy))
         self._one = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
+        self._shared: dict[tuple[_PoolState, bytes], _Shared] = {}
         self._background: asyncio.Task[Any] | None = None
         """The controller's own question, which makes way for any other."""
+        self._closed = False
 
     def limit(self, engine: Engine, job: int, now: int) -> Explanation:
         """Why a job is where it is."""
         return limit_of(engine, self._planner, job, now)
 
-    async def changes(self, image: bytes, found: Explanation) -> tuple[Change, ...]:
+    async def changes(self, engine: Engine, found: Explanation) -> tuple[Change, ...]:
         """The least changes that would start the job of ``found``."""
-        answer: tuple[Change, ...] = await self._ask_first(image, ChangesQuestion(found))
+        answer: tuple[Change, ...] = await self._ask(engine, ChangesQuestion(found))
         return answer
 
-    async def forecast(self, image: bytes, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
+    async def forecast(self, engine: Engine, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
         """When each of these jobs starts and ends."""
-        answer: tuple[Forecast, ...] = await self._ask_first(image, ForecastQuestion(tuple(jobs), now))
+        answer: tuple[Forecast, ...] = await self._ask(engine, ForecastQuestion(tuple(jobs), now))
         return answer
 
-    async def forecast_when_idle(self, image: bytes, job: int, now: int = 0) -> Forecast | None:
+    async def forecast_when_idle(self, engine: Engine, job: int, now: int = 0) -> Forecast | None:
         """When a job starts and ends; None where another question is under way, or comes before the answer."""
-        if self._one.locked():
+        if self._shared or self._closed or self._one.locked():
             return None
-        task = self._background = asyncio.create_task(self._ask(image, ForecastQuestion((job,), now)))
+        task = self._background = asyncio.create_task(self._answer(engine.snapshot(), ForecastQuestion((job,), now)))
         try:
             found: Forecast = (await task)[0]
         except asyncio.CancelledError:
@@ -69,56 +82,67 @@ class ProcessExplainer:
             self._background = None
         return found
 
-    async def rehearse(self, image: bytes, specs: Sequence[JobSpec], now: int = 0) -> Rehearsal:
+    async def rehearse(self, engine: Engine, specs: Sequence[JobSpec], now: int = 0) -> Rehearsal:
         """What would become of jobs submitted now."""
-        answer: Rehearsal = await self._ask_first(image, RehearsalQuestion(tuple(specs), now))
+        answer: Rehearsal = await self._ask(engine, RehearsalQuestion(tuple(specs), now))
         return answer
 
     async def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        """End the process, and cancel the questions that wait; later ones are refused."""
+        self._closed = True
+        tasks = [shared.task for shared in self._shared.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.process.close()
 
-    async def _ask_first(self, image: bytes, question: Question) -> Any:
+    async def _ask(self, engine: Engine, question: Question) -> Any:
         """A user's question: the controller's own is given up for it, and its process with it."""
+        if self._closed:
+            raise Conflict("the controller is stopping", "start it with tide up")
         if self._background is not None:
             self._background.cancel()
-        return await self._ask(image, question)
+        shared = self._shared_with(engine, question)
+        shared.askers += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.askers -= 1
+            if not shared.askers:
+                shared.task.cancel()
 
-    async def _ask(self, image: bytes, question: Question) -> Any:
-        frames = frame(self._budget) + frame(image) + frame(msgspec.msgpack.encode(question))
+    def _shared_with(self, engine: Engine, question: Question) -> _Shared:
+        """The same question of the same state, if it is being answered; else one that is new. Raises Busy."""
+        state = engine.revision, len(engine.book.out)
+        key = state, _without_time(question)
+        if key in self._shared:
+            return self._shared[key]
+        if len(self._shared) >= MOST_WAITING:
+            wait_s = max(1.0, MOST_WAITING * self._budget_s / 2)
+            text = f"{MOST_WAITING} questions wait to be answered already"
+            raise Busy(text, f"ask again in {wait_s:.0f} s; tide why JOB --no-changes answers at once", wait_s)
+        image = (
+            next((other.image for other in self._shared.values() if other.state == state), None) or engine.snapshot()
+        )
+        shared = self._shared[key] = _Shared(state, image, asyncio.create_task(self._answer(image, question)))
+        shared.task.add_done_callback(lambda task: self._settled(key, task))
+        return shared
+
+    def _settled(self, key: tuple[_PoolState, bytes], task: asyncio.Task[Any]) -> None:
+        del self._shared[key]
+        if not task.cancelled():
+            task.exception()  # or asyncio logs it where every asker has gone
+
+    async def _answer(self, image: bytes, question: Question) -> Any:
         async with self._one:
-            try:
-                content = await asyncio.wait_for(self._exchange(frames), PATIENCE_S)
-            except TimeoutError:
-                await self.close()
-                raise UsageError(f"no answer within {PATIENCE_S:g} s", _AGAIN) from None
-            except (OSError, asyncio.IncompleteReadError) as error:
-                await self.close()
-                log.warning("the process that answers questions has ended: %s", error)
-                raise UsageError("the process that answers this has ended", _AGAIN) from None
-            except BaseException:  # the client has gone: an answer half read would be taken for the next one's
-                await self.close()
-                raise
+            frames = frame(str(self._budget_s).encode()) + frame(image) + frame(msgspec.msgpack.encode(question))
+            content = await self.process.exchange(frames)
         if content[:1] != OK:
-            raise UsageError(f"no answer: {content[1:].decode(errors='replace')}", _AGAIN)
+            raise UsageError(f"no answer: {content[1:].decode(errors='replace')}", AGAIN)
         return msgspec.msgpack.decode(content[1:], type=ANSWERS[type(question)])
 
-    async def _exchange(self, frames: bytes) -> bytes:
-        process = await self._running()
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(frames)
-        await process.stdin.drain()
-        head = await process.stdout.readexactly(LENGTH_BYTES)
-        return await process.stdout.readexactly(frame_length(head))
 
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tidewright.app.explain_worker", self._policy,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-        return self._process
+def _without_time(question: Question) -> bytes:
+    """What is asked. Of the same state of the pool, a moment makes no other question."""
+    timeless = question if isinstance(question, ChangesQuestion) else msgspec.structs.replace(question, now=0)
+    return msgspec.msgpack.encode(timeless)

@@ -61,6 +61,17 @@ class DiskFull(UsageError):
     http_status = 507
 
 
+class Busy(UsageError):
+    """As many ask as can be answered; nothing was done. ``retry_s``: when to ask again, seconds."""
+
+    exit_code = 1
+    http_status = 503
+
+    def __init__(self, message: str, remedy: str = "", retry_s: float = 1.0) -> None:
+        super().__init__(message, remedy)
+        self.retry_s = retry_s
+
+
 class WorldError(TideError):
     """Something outside failed: it may work when tried again, and the engine hears of it as an event."""
 

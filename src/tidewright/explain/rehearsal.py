@@ -31,13 +31,13 @@ def rehearse(
     image = fork.snapshot()
     if fork.book.planning:
         fork.step(now, [ev.PlanReady(planner.plan(fork.view()))])
-    lines = tuple(_line(fork, planner, reply.job) for reply in answers)
+    lines = tuple(_line(fork, planner, reply.job, enough) for reply in answers)
     warnings = tuple(dict.fromkeys(reply.warning for reply in answers if reply.warning))
     there = [reply.job for reply in answers if reply.job in fork.book.specs][:_FORECAST]
     return Rehearsal(lines, warnings, forecast(image, planner, there, enough, samples) if samples else ())
 
 
-def _line(fork: Engine, planner: Planner, job: int) -> Cause:
+def _line(fork: Engine, planner: Planner, job: int, enough: Enough) -> Cause:
     book = fork.book
     if job not in book.specs:
         return Code.WOULD_END()
@@ -46,4 +46,5 @@ def _line(fork: Engine, planner: Planner, job: int) -> Cause:
     if allocation:
         places = tuple(f"{layout.nodes[part.node].name}[{','.join(map(str, bits(part.mask)))}]" for part in allocation)
         return Code.WOULD_START(places) if job in book.allocations else Code.WOULD_START_ONCE_FREE(places)
-    return Code.WOULD_WAIT(limit_of(fork, planner, job).why or Code.WAITS_FOR_DEVICES())
+    limit = None if enough() else limit_of(fork, planner, job).why  # a plan each: of thousands that is minutes
+    return Code.WOULD_WAIT(limit or Code.WAITS_FOR_DEVICES())

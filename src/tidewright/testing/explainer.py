@@ -37,24 +37,27 @@ class ThreadExplainer:
         """As the process does."""
         return limit_of(engine, self._planner, job, now)
 
-    async def changes(self, image: bytes, found: Explanation) -> tuple[Change, ...]:
+    async def changes(self, engine: Engine, found: Explanation) -> tuple[Change, ...]:
         """As the process does."""
+        image = engine.snapshot()
         async with self._one:
             return await asyncio.to_thread(lambda: smallest_changes(Engine.restore(image), self._planner, found))
 
-    async def forecast(self, image: bytes, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
+    async def forecast(self, engine: Engine, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
         """As the process does, with fewer futures."""
+        image = engine.snapshot()
         async with self._one:
             return await asyncio.to_thread(
                 lambda: forecast(image_at(image, now), self._planner, jobs, samples=_SAMPLES)
             )
 
-    async def forecast_when_idle(self, image: bytes, job: int, now: int = 0) -> Forecast | None:
+    async def forecast_when_idle(self, engine: Engine, job: int, now: int = 0) -> Forecast | None:
         """As the process does, but once begun it is carried through."""
-        return None if self._one.locked() else (await self.forecast(image, [job], now))[0]
+        return None if self._one.locked() else (await self.forecast(engine, [job], now))[0]
 
-    async def rehearse(self, image: bytes, specs: Sequence[JobSpec], now: int = 0) -> Rehearsal:
+    async def rehearse(self, engine: Engine, specs: Sequence[JobSpec], now: int = 0) -> Rehearsal:
         """As the process does, with fewer futures."""
+        image = engine.snapshot()
         async with self._one:
             return await asyncio.to_thread(
                 lambda: rehearse(Engine.restore(image_at(image, now)), self._planner, specs, samples=_SAMPLES)

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from ..base.errors import Conflict, DiskFull, NotFound, TideError, Unreachable, UsageError, WorldError
+from ..base.errors import Busy, Conflict, DiskFull, NotFound, TideError, Unreachable, UsageError, WorldError
 from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Ref = int | str
 WAIT_POLL_S = 50.0
 """Longest time the controller lets one ``wait`` request hang."""
-_ERRORS: dict[str, type[UsageError]] = {"notfound": NotFound, "conflict": Conflict, "full": DiskFull}
+_ERRORS: dict[str, type[UsageError]] = {"notfound": NotFound, "conflict": Conflict, "full": DiskFull, "busy": Busy}
 
 
 def default_state() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ...base.errors import Conflict, NotFound, TideError, UsageError
+from ...base.errors import Conflict, NotFound, UsageError
 from ...base.ids import new_op_id
 from ...engine import events as ev
 from ...engine.book import Book
@@ -30,6 +30,7 @@ from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
 from . import submission, views
+from .answers import Handler, answer, bug, by_method, guard, no_route
 from .cause_views import cause_view_or_none
 from .event_stream import point
 from .identity import signed
@@ -41,13 +42,11 @@ from .request_parsing import flag, number, seconds, states
 from .wall_times import shown
 from .why import eta_ended, eta_view, rehearsed, waited, why_ended, why_live
 
-Handler = Callable[[Request], Awaitable[Response]]
 LONGEST_WAIT_S = 300.0
 KEEPALIVE_S = 15.0
 """Pause after which a silent event stream says that it is alive, so that proxies keep it."""
 EVENTS_AT_A_TIME = 200
 _JOB_ID = re.compile(r"\d{1,18}")
-_CODES = {404: "notfound", 409: "conflict", 413: "toolarge", 507: "full"}
 
 
 class Routes:
@@ -60,9 +59,9 @@ class Routes:
         """The ASGI application."""
         found: dict[str, dict[str, Handler]] = {}
         for route in openapi.ROUTES:
-            found.setdefault(route.path, {})[route.method] = _guarded(getattr(self, route.name))
-        routes = [Route(path, _by_method(handlers), methods=list(handlers)) for path, handlers in found.items()]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _no_route, Exception: _bug})
+            found.setdefault(route.path, {})[route.method] = guard(getattr(self, route.name))
+        routes = [Route(path, by_method(handlers), methods=list(handlers)) for path, handlers in found.items()]
+        return Starlette(routes=routes, exception_handlers={HTTPException: no_route, Exception: bug})
 
     @property
     def _book(self) -> Book:
@@ -72,7 +71,7 @@ class Routes:
         return self.context.loop.clock.now()
 
     def _answer(self, body: Struct) -> Response:
-        return _answer(shown(body, self._book, self._now()))
+        return answer(shown(body, self._book, self._now()))
 
     # -- the controller ---------------------------------------------------------------------------------------------
 
@@ -100,9 +99,9 @@ class Routes:
         body = signed(await submission.read(await request.body()), request.scope, self.context.run_as)
         await submission.check(self._book, body)
         if body.dry_run:
-            image = self.context.loop.driver.engine.snapshot()
-            found = await self.context.explainer.rehearse(image, body.specs, self._now())
-            return self._answer(rehearsed(body.specs, found, self._now()))
+            now = self._now()
+            found = await self.context.explainer.rehearse(self.context.loop.driver.engine, body.specs, now)
+            return self._answer(rehearsed(body.specs, found, now))
         return self._answer(await submission.admit(self.context.loop, body))
 
     async def jobs(self, request: Request) -> Response:
@@ -161,17 +160,17 @@ class Routes:
         found = explainer.limit(engine, job, now)
         searched = flag(request, "changes", True) and found.liftable
         if searched:
-            found = replace(found, changes=await explainer.changes(engine.snapshot(), found))
-        return self._answer(why_live(view, found, self._now(), searched))
+            found = replace(found, changes=await explainer.changes(engine, found))
+        return self._answer(why_live(view, found, now, searched))
 
     async def eta(self, request: Request) -> Response:
         job, now = self._find(request), self._now()
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(eta_ended(view, now))
-        found = await self.context.explainer.forecast(self.context.loop.driver.engine.snapshot(), (job,), now)
+        found = await self.context.explainer.forecast(self.context.loop.driver.engine, (job,), now)
         kept = views.calibration_view(self._book.start_calibration)
-        return self._answer(eta_view(view.id, view.name, view.state, found[0], self._now(), kept))
+        return self._answer(eta_view(view.id, view.name, view.state, found[0], now, kept))
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())
@@ -342,57 +341,3 @@ async def _or_timeout(change: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _answer(body: Struct, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
-
-
-def _guarded(handler: Handler) -> Handler:
-    """A handler whose errors become ErrorBody."""
-
-    async def guarded(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except NotDurable as error:
-            text = "free some disk space, then ask again; running jobs go on meanwhile"
-            return _answer(api.ErrorBody(error=f"not accepted: {error}", remedy=text, code="full"), 507)
-        except UsageError as error:
-            code = _CODES.get(error.http_status, "usage")
-            body = api.ErrorBody(
-                error=error.message, remedy=error.remedy, code=code, cause=cause_view_or_none(error.cause)
-            )
-            return _answer(body, error.http_status)
-        except TideError as error:
-            return _answer(api.ErrorBody(error=str(error), code="bug"), error.http_status)
-        except (asyncio.CancelledError, ClientDisconnect):
-            body = api.ErrorBody(error="the controller is stopping", remedy="start it with tide up", code="conflict")
-            return _answer(body, 503)
-
-    return guarded
-
-
-def _by_method(handlers: dict[str, Handler]) -> Handler:
-    """One route for all methods of a path, so that the answer to others names all of them (RFC 9110, 15.5.6)."""
-
-    async def handle(request: Request) -> Response:
-        return await handlers["GET" if request.method == "HEAD" else request.method](request)
-
-    return handle
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    what = "no such address" if status == 404 else "not possible with this method" if status == 405 else "refused"
-    text = f"{what}: {request.method} {request.url.path}"
-    allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
-    remedy = f"possible here: {allowed}; see /openapi.json" if allowed else "see /openapi.json"
-    answer = _answer(api.ErrorBody(error=text, remedy=remedy, code="notfound" if status == 404 else "usage"), status)
-    if allowed:
-        answer.headers["allow"] = allowed
-    return answer
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    text = f"a mistake of the controller's own: {type(error).__name__}: {error}"
-    return _answer(api.ErrorBody(error=text, remedy="please report it with controller.log", code="bug"), 500)

@@ -57,7 +57,7 @@ class ForecastProbe:
         if job is None:
             return
         try:
-            found = await self._explainer.forecast_when_idle(loop.driver.engine.snapshot(), job, now)
+            found = await self._explainer.forecast_when_idle(loop.driver.engine, job, now)
         except UsageError as error:
             log.warning("no forecast of job %d: %s", job, error.message)
             return
