@@ -9,9 +9,9 @@ from typing import Any
 from ..base.errors import Bug
 from ..model.view import View
 from . import events as ev
-from . import periodic, rates, reports, runtime_clients, start_forecasts
+from . import periodic, rates, reports, runtime_clients, start_forecasts, waking
 from .apply_plan import apply_plan
-from .book import QUEUED, SUSPENDED, Book
+from .book import Book
 from .check import check_all, check_touched
 from .commands import Command, PlanRequest
 from .nodes import node_events
@@ -148,52 +148,29 @@ class Engine:
         book.blocked = {blocked.job: blocked for blocked in plan.blocked}
         if plan.state is not None:
             book.policy_state = plan.state.policy, plan.state.data
-        self._set_wake()
+        waking.set_timer(book)
         for job in apply_plan(book, plan):
             if job in book.reservations:  # a later move of the same plan may have stopped it
                 reports.try_launch(book, job)
-
-    def _set_wake(self) -> None:
-        """Be stepped when the plan wants it. An earlier timer of an earlier plan serves too: it sets the next one."""
-        book, at = self.book, self.book.wake.at
-        if at > book.now and not book.now < book.wake_due <= at:
-            book.wake_due = at
-            book.set_timer(at, "wake")
 
     def _fire(self, now: int) -> None:
         timers = self.book.timers
         while timers and timers[0][0] <= now:
             _, _, kind, job, token = heapq.heappop(timers)
             if kind == "wake":
-                self._set_wake()
+                waking.set_timer(self.book)
             else:
                 reports.timer(self.book, kind, job, token)
 
     def _request_plan(self) -> None:
         """Ask for a plan if one could change anything."""
         book = self.book
-        if book.planning or not self._plan_worthwhile():
+        if book.planning or not waking.plan_worthwhile(book):
             return
         book.planning = True
         book.arrived = book.freed = book.forced = book.refused = False
         book.first_arrival = 0
         book.out.append(PlanRequest(book.revision))
-
-    def _plan_worthwhile(self) -> bool:
-        book = self.book
-        wake = book.wake
-        waiting = book.counts[QUEUED] + book.counts[SUSPENDED]
-        if not waiting and not book.elastic_jobs and not rates.estimator(book).by_kind:
-            return False
-        if book.forced or (wake.at and book.now >= wake.at):
-            return True
-        if book.refused and book.touched:
-            return True
-        if book.arrived and wake.on_arrival:
-            if book.now >= wake.behind_until or book.first_arrival <= wake.behind:
-                return True
-            book.arrived = False  # nothing is to be planned for them, now or later
-        return book.freed and wake.on_free and sum(book.board.free_total) >= wake.min_free
 
     def snapshot(self) -> bytes:
         """The whole book as bytes (see engine.snapshot)."""

@@ -24,7 +24,7 @@ from ..model.cause import Cause
 from ..model.job import FINAL, Level, State
 from ..model.job_record import FieldGroup, FieldValues, JobRecord, fresh
 from ..plan.render import render
-from . import frozen_memory, images, periodic, start_forecasts
+from . import frozen_memory, images, periodic, start_forecasts, waking
 from .book import Book
 from .commands import Launch, ResumeRanks, SuspendRanks
 from .nodes import refusals
@@ -162,10 +162,13 @@ def _leave(book: Book, job: int, row: int, record: JobRecord) -> None:
 
 
 def _leave_queue(book: Book, job: int, row: int, record: JobRecord) -> None:
-    """It does not wait for devices any more: others are first now, who may need fewer than those that the last plan waits for
-    (``Wake.min_free``), or lie among those that it looked at (``Wake.behind``)."""
-    wake = book.wake
-    book.forced = book.forced or wake.behind > 0 or wake.min_free > 0 or not wake.on_free
+    """It does not wait for devices any more."""
+    waking.left_queue(book)
+
+
+def _may_be_preempted(book: Book, job: int, row: int, record: JobRecord) -> None:
+    """From now on its devices may be taken for others."""
+    waking.began_to_run(book)
 
 
 def _vacate(book: Book, job: int, row: int, record: JobRecord) -> None:
@@ -205,7 +208,8 @@ def _ended(resets: tuple[FieldGroup, ...] = (), first: tuple[Effect, ...] = ()) 
 
 
 _STOP, _STOP_RUNNING = (_unreserve, _leave), (_end_service, _unreserve, _leave)
-_RUNS, _RUNS_AGAIN = (_came_up, _begin_service), (_unpin, _settle_level, _came_up, _begin_service)
+_RUNS = (_came_up, _begin_service, _may_be_preempted)
+_RUNS_AGAIN = (_unpin, _settle_level, *_RUNS)
 _RUN_OVER = (G.RUN, G.SAVING)
 
 _NEXT: dict[State, _Next] = {

@@ -16,7 +16,8 @@ class Wake(Struct, frozen=True, omit_defaults=True):
 
     ``at`` is an absolute time in microseconds (zero: none); ``min_free`` skips freed devices until that many are free;
     ``behind`` skips arrivals of jobs with greater ids before ``behind_until`` (zero: none), for policies that would not look at
-    them.
+    them. ``after_run`` (microseconds): another plan is due so long after a job has begun to run, since it may be preempted then
+    (0: at once; -1: that is no reason).
     """
 
     on_arrival: bool = True
@@ -25,6 +26,7 @@ class Wake(Struct, frozen=True, omit_defaults=True):
     at: int = 0
     behind: int = 0
     behind_until: int = 0
+    after_run: int = -1
 
 
 class PolicyState(Struct, frozen=True):

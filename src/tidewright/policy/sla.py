@@ -34,7 +34,7 @@ from .compose import Composer
 from .consolidate import consolidate
 from .headroom import Headroom
 from .overdue import OverdueQueue, WaitBound, overdue
-from .preferences import Preferences, least, median, next_settled, suspendable
+from .preferences import Preferences, least, median, next_settled, settles_after, suspendable
 from .promise import Class, Promise, promises, within_class
 from .upgrade import upgrade
 
@@ -106,7 +106,7 @@ class Sla:
         # Nothing was free and none could be preempted: the first is given a reason.
         if not composer.unplaced and np.count_nonzero(still):
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
-        plan = composer.plan(Wake(at=self._wake(view, composer, judged, queue, headroom)))
+        plan = composer.plan(self._wake(view, composer, judged, queue, headroom))
         said = (headroom.explained(composer, one) for one in plan.blocked)
         return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in said))
 
@@ -209,16 +209,19 @@ class Sla:
         order = np.lexsort((jobs.id[rows], -gain, -jobs.tier[rows]))
         composer.grow_running(rows[order].tolist(), lambda row, count: Code.GROWN(count, int(jobs.demand[row])))
 
-    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue, headroom: Headroom) -> int:
-        """The next time at which another planning round could change something by itself; 0 for never."""
+    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue, headroom: Headroom) -> Wake:
+        """The next time at which another planning round could change something by itself."""
         jobs, now = view.jobs, view.now
-        times = []
+        times, after_run = [], -1
         still = jobs.waiting
         if composer.started:
             still = still.copy()
             still[composer.started] = False
         if np.count_nonzero(still):
-            times += [next_settled(view, self._min_run(view)), queue.next_at(), headroom.opens_at()]
+            min_run = self._min_run(view)
+            times += [next_settled(view, min_run), queue.next_at(), headroom.opens_at()]
+            least_key = -1 if np.count_nonzero(queue.overdue & still) else int(judged.key[still].min())
+            after_run = settles_after(view, min_run, judged.key, least_key, composer.started)
             slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > view.now)).nonzero()[0]
             times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
         elif any(composer.board.free_total):
@@ -226,7 +229,7 @@ class Sla:
             times += [int(jobs.run_since[slow].min()) + self.resize_us] if len(slow) else []
             young = (self._growable(view) & (now - jobs.run_since < self.resize_us)).nonzero()[0]
             times += [int(jobs.run_since[young].min()) + self.resize_us] if len(young) else []
-        return min((at for at in times if at > now), default=0)
+        return Wake(at=min((at for at in times if at > now), default=0), after_run=after_run)
 
 
 def _cost(view: View, judged: Promise) -> Column:

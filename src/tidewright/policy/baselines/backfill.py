@@ -9,6 +9,7 @@ import numpy as np
 from ...base.units import DAY
 from ...estimate.duration import remaining_us
 from ...model.cause import Code, given
+from ...model.job import State
 from ...model.rate import FULL_RATE
 from ...model.table import Column
 from ...model.view import View
@@ -26,6 +27,7 @@ _EXPLAINED = 8
 """Reserved jobs that are given a reason."""
 _ANY = 1 << 62
 """Behind every job."""
+_STOPPING = int(State.STOPPING)
 _STRIDE = 4
 """Rows between two questions whether the rest of the walk can be seen."""
 
@@ -51,8 +53,13 @@ class Backfill:
             composer.unplaced.extend(rows[:1].tolist())
             return composer.plan(Wake(on_arrival=not len(rows)))
         reserved = self._walk(view, composer, rows)
+        at = min(reserved.values(), default=0)
+        if composer.started and np.count_nonzero(jobs.state == _STOPPING):
+            at = (
+                view.now + 1
+            )  # some may have been given devices that are not free yet: the profile counted them among the free
         behind, until = self._behind(view, composer, rows)
-        plan = composer.plan(Wake(at=min(reserved.values(), default=0), behind=behind, behind_until=until))
+        plan = composer.plan(Wake(at=at, behind=behind, behind_until=until))
         explained = {blocked.job for blocked in plan.blocked}
         more = _explained(view, composer, list(reserved.items())[:_EXPLAINED])
         return Plan(

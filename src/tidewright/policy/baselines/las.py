@@ -8,6 +8,7 @@ turns. No run time needs to be known.
 from __future__ import annotations
 
 import numpy as np
+from msgspec import structs
 
 from ...base.units import SECOND, WHOLE_DEVICE
 from ...model.cause import Cause, Code
@@ -16,8 +17,8 @@ from ...model.view import View
 from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
-from ..preferences import Preferences, next_settled, suspendable
-from .preemptive import compose
+from ..preferences import Preferences, starting, suspendable
+from .preemptive import compose, preemptive_wake
 
 _QUEUE_BIT = 53
 """Keys are the queue above a time in microseconds; 2**53 of them are 285 years."""
@@ -56,27 +57,32 @@ class Las:
             cost=np.maximum(jobs.held_milli, 1) / (service + 1.0),
         )
         composer = compose(view, preferences)
-        return composer.plan(self._wake(view, service, composer))
+        return composer.plan(self._wake(view, service, preferences, composer))
 
-    def _wake(self, view: View, service: Column, composer: Composer) -> Wake:
+    def _wake(self, view: View, service: Column, preferences: Preferences, composer: Composer) -> Wake:
         everyone = len(composer.started) == int(view.jobs.waiting.sum())
         if self.round_us:
             at = 0 if everyone else (view.now // self.round_us + 1) * self.round_us
             return Wake(on_arrival=everyone or any(composer.board.free_total), on_free=False, at=at)
         if everyone:
             return Wake()
-        times = [self._crossing(view, service), next_settled(view, self.min_run_us)]
-        return Wake(at=min((at for at in times if at > view.now), default=0))
+        jobs = view.jobs
+        falls = self._falls_in(service, jobs.held_milli, (jobs.rate > 0).nonzero()[0])
+        wake = preemptive_wake(view, preferences, composer, self.min_run_us, view.now + falls if falls >= 0 else 0)
+        later = self._falls_in(service, jobs.demand * WHOLE_DEVICE, starting(view, composer.started).nonzero()[0])
+        if later < 0 or 0 <= wake.after_run < later:
+            return wake
+        return structs.replace(wake, after_run=later)
 
-    def _crossing(self, view: View, service: Column) -> int:
-        """When the next running row falls into a lower queue; 0 for never."""
-        running = np.flatnonzero(view.jobs.rate > 0)
-        place = np.searchsorted(self.thresholds, service[running], side="right")
-        running, place = running[place < len(self.thresholds)], place[place < len(self.thresholds)]
-        if not len(running):
-            return 0
-        missing = self.thresholds[place] - service[running]
-        return view.now + int(np.ceil(missing / np.maximum(view.jobs.held_milli[running], 1)).min())
+    def _falls_in(self, service: Column, milli: Column, rows: Column) -> int:
+        """So long from now, or from when they run, microseconds, the first of ``rows`` falls into a lower queue, on so many
+        thousandths of devices; -1 for never."""
+        place = np.searchsorted(self.thresholds, service[rows], side="right")
+        rows, place = rows[place < len(self.thresholds)], place[place < len(self.thresholds)]
+        if not len(rows):
+            return -1
+        missing = self.thresholds[place] - service[rows]
+        return int(np.ceil(missing / np.maximum(milli[rows], 1)).min())
 
     def order(self, view: View) -> QueueOrder:
         """By queue of attained service, then by first start."""

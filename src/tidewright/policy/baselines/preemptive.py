@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...model.view import View
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
-from ..preferences import Preferences, next_settled
+from ..preferences import Preferences, next_settled, settles_after
 
 
 def preemptive_plan(view: View, preferences: Preferences, min_run_us: int) -> Plan:
     """The plan by these preferences; the next one when another running row has run for ``min_run_us``."""
     composer = compose(view, preferences)
-    return composer.plan(Wake(at=next_settled(view, min_run_us) if composer.unplaced else 0))
+    return composer.plan(preemptive_wake(view, preferences, composer, min_run_us))
+
+
+def preemptive_wake(view: View, preferences: Preferences, composer: Composer, min_run_us: int, at: int = 0) -> Wake:
+    """A wake for when another row can be preempted, where one waits that wants its devices; ``at``, if that is earlier."""
+    waits = preferences.waiting.copy()
+    waits[composer.started] = False
+    if not np.count_nonzero(waits):
+        return Wake(at=at)
+    key = preferences.key
+    times = (at, next_settled(view, min_run_us))
+    return Wake(
+        at=min((one for one in times if one > view.now), default=0),
+        after_run=settles_after(view, min_run_us, key, int(key[waits].min()), composer.started),
+    )
 
 
 def compose(view: View, preferences: Preferences) -> Composer:

@@ -17,6 +17,9 @@ from ...plan.plan import Plan, Wake
 from ..compose import Composer
 from ..preferences import Preferences
 
+_ANY = 1 << 62
+"""Behind every job."""
+
 
 class Static:
     """``premium``, ``standard`` and ``basic`` are the parts' sizes; only their proportions matter."""
@@ -51,7 +54,8 @@ class Static:
                     break
                 composer.unplaced.pop()
                 composer.fill(rows[~composer.touched[rows]], part)
-        return composer.plan(Wake())
+        # Jobs behind the head of a tier have not been looked at: they are when it leaves the queue.
+        return composer.plan(Wake(behind=_ANY) if composer.unplaced else Wake())
 
     def order(self, view: View) -> QueueOrder:
         """By submission in each tier."""

@@ -1,0 +1,56 @@
+"""When another plan is made: what the last one waits for (``plan.Wake``)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..model.job import State
+from . import rates
+from .book import Book
+
+_QUEUED, _SUSPENDED = int(State.QUEUED), int(State.SUSPENDED)
+
+
+def set_timer(book: Book) -> None:
+    """Be stepped when the last plan wants it. An earlier timer of an earlier plan serves too: it sets the next one."""
+    at = book.wake.at
+    if at > book.now and not book.now < book.wake_due <= at:
+        book.wake_due = at
+        book.set_timer(at, "wake")
+
+
+def plan_worthwhile(book: Book) -> bool:
+    """Whether anything has happened since the last plan that may change it."""
+    wake = book.wake
+    waiting = book.counts[_QUEUED] + book.counts[_SUSPENDED]
+    if not waiting and not book.elastic_jobs and not rates.estimator(book).by_kind:
+        return False
+    if book.forced or (wake.at and book.now >= wake.at):
+        return True
+    if book.refused and book.touched:
+        return True
+    if book.arrived and wake.on_arrival:
+        if book.now >= wake.behind_until or book.first_arrival <= wake.behind:
+            return True
+        book.arrived = False  # nothing is to be planned for them, now or later
+    return book.freed and wake.on_free and sum(book.board.free_total) >= wake.min_free
+
+
+def left_queue(book: Book) -> None:
+    """A job does not wait for devices any more: others are first now, who may need fewer than those that the last plan waits for
+    (``Wake.min_free``), or lie among those that it looked at (``Wake.behind``)."""
+    wake = book.wake
+    book.forced = book.forced or wake.behind > 0 or wake.min_free > 0 or not wake.on_free
+
+
+def began_to_run(book: Book) -> None:
+    """A job may be preempted from now on, or once it has run for a while: where the last plan waits for that, another is due."""
+    wake, after = book.wake, book.wake.after_run
+    if after < 0:
+        return
+    at = book.now + after
+    if not after or book.planning:  # the plan that is being made has seen it starting
+        book.forced = True
+    elif not wake.at or at < wake.at:
+        book.wake = replace(wake, at=at)
+        set_timer(book)
