@@ -8,6 +8,10 @@ MAY_IMPORT = ("base", "model", "wire", "app")
 
 def main() -> None:
     """Run ``tide`` with the process's arguments and exit with its code (docs/exit-codes.md)."""
-    from .shell import run
+    try:
+        from .shell import run
 
-    raise SystemExit(run())
+        code = run()
+    except KeyboardInterrupt:  # while modules are loaded; later ones are the shell's
+        code = 130
+    raise SystemExit(code)

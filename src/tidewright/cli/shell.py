@@ -126,13 +126,17 @@ def tide(ctx: click.Context, state: str | None, url: str | None, token_file: str
 
 def run(arguments: list[str] | None = None, session: Session | None = None) -> int:
     """Run ``tide`` and return its exit code; messages are on stderr."""
+    stdout = sys.stdout
     try:
         value = tide.main(arguments, prog_name="tide", standalone_mode=False, obj=session)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (head, less) left: nothing may be written any more, not even at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return BROKEN_PIPE
+        return _reader_left()
+    except SystemExit as end:
+        # Click (which puts another stdout in place) and rich catch it themselves, and would exit with 1.
+        if sys.stdout is stdout and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return _reader_left()
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -141,6 +145,12 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
     except OSError as error:
         return report(WorldError(str(error)))
     return value if isinstance(value, int) else 0
+
+
+def _reader_left() -> int:
+    """The reader (head, less) left: nothing may be written any more, not even at interpreter exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return BROKEN_PIPE
 
 
 def report(error: Exception) -> int:

@@ -20,7 +20,8 @@ def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str) -> i
         except Unreachable:
             raise
         except TideError as error:
-            code = code or report(error)
+            failed = report(error)  # every failure is said, also after another
+            code = code or failed
             continue
         out.echo(f"job {reply.job} {done}")
         if reply.warning:
