@@ -225,6 +225,13 @@ def test_folders_that_are_none_of_a_comparison(tmp_path: Path) -> None:
         (("--seeds", "0"), "seeds '1-0'"),
         (("--seeds", "3-1"), "seeds '3-1'"),
         (("--seeds", "x"), "seeds 'x'"),
+        (("--seeds", "²"), "seeds '²'"),
+        (("--seeds", "100000000"), "more than 1,000"),
+        (("--seeds", "7-100000000"), "more than 1,000"),
+        (
+            ("--seeds", "1000", "--loads", ",".join(f"{load / 1000}" for load in range(1, 102))),
+            "runs are asked for, more than",
+        ),
         (("--tiers", "2"), "tiers=2"),
         (("--estimates", "some"), "estimates: 'some'"),
         (("--estimates", "11"), "not between 0 and 10"),

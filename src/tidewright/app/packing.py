@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.errors import UsageError
+from ..base.output_file import write_output
 from ..placement.scores.registry import make_score
 from ..sim.packing.experiment import judge_fill, run_fill
 from ..sim.packing.openb import FillTrace, load_fills
@@ -95,7 +96,4 @@ def as_json(results: list[PackingResult]) -> bytes:
 def write_report(results: list[PackingResult], path: Path) -> None:
     """The page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
     text = html(results)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "give another path with --report") from None
+    write_output(path, text.encode(), "--report")

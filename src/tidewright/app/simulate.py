@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import UsageError
+from ..base.output_file import write_output
 from ..engine.settings import EngineSettings
 from ..model.node import NodeSpec
 from ..policy.registry import make
@@ -137,7 +138,7 @@ def shaped(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...]) -> Tra
 
 def _window(text: str) -> tuple[int, int]:
     at, _, of = text.partition("/")
-    if not (at.isdigit() and of.isdigit()):
+    if not (at.isdecimal() and of.isdecimal()):
         raise UsageError(f"window {text!r}", "write K/N with K from 1 to N, e.g. 2/5")
     return int(at), int(of)
 
@@ -216,7 +217,4 @@ def as_json(results: list[SimulationResult]) -> bytes:
 def write_report(results: list[SimulationResult], path: Path) -> None:
     """A self-contained HTML page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
     text = report.html(results)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "give another path with --report") from None
+    write_output(path, text.encode(), "--report")

@@ -60,7 +60,7 @@ def _slurm_clock(raw: str) -> int | None:
     """sbatch(1) --time: "minutes:seconds", "hours:minutes:seconds", "days-hours[:minutes[:seconds]]"."""
     days, dash, clock = raw.rpartition("-")
     fields = clock.split(":")
-    if not all(field.isdigit() for field in fields) or len(fields) > 3 or (dash and not days.isdigit()):
+    if not all(field.isdecimal() for field in fields) or len(fields) > 3 or (dash and not days.isdecimal()):
         return None
     numbers = [int(field) for field in fields]
     if dash:

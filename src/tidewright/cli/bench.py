@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..base.output_file import check_output, write_output
 from . import output as out
 
 
@@ -41,9 +42,8 @@ def run_disb(
     tide bench disb -w A -w D --seconds 30 --report disb.html
     """
     from ..app import disb
-    from .simulate import check_report
 
-    check_report(report)
+    check_output(report, "--report")
     matrix = disb.run_disb(
         workloads or ("A",), disb.rows_of(rows, device), seconds=seconds, device=device, small=not full, seed=seed,
         loop="open" if open_loop else "closed", slowdowns=table, progress=out.note,
@@ -53,5 +53,5 @@ def run_disb(
     else:
         out.print_whole(disb.table(matrix))
     if report is not None:
-        report.write_text(disb.page(matrix))
+        write_output(report, disb.page(matrix).encode(), "--report")
         out.note(f"report: {report}")

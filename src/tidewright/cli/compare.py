@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..base.errors import UsageError
+from ..base.output_file import check_output
 from . import output as out
 from .progress import progress
-from .simulate import check_report
 
 if TYPE_CHECKING:
     from ..app.compare.cells import ComparisonQuestion
@@ -95,7 +95,7 @@ _SHAPES = ("table", "wide", "json")
 )
 @click.option("--rates", default="", metavar="NAME|FILE", help="How fast jobs run on which kind of device.")
 @click.option(
-    "-j", "--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes  [default: one for each CPU]."
+    "-j", "--workers", type=click.IntRange(1, 1024), metavar="N", help="Worker processes  [default: one for each CPU]."
 )
 @click.option(
     "--save",
@@ -129,7 +129,7 @@ def command(
     from ..app.compare import present
     from ..app.compare.run import compare, cpus
 
-    check_report(report)
+    check_output(report, "--html")
     if report is not None:
         present.check_plots()
     asked = _question(given)
@@ -198,16 +198,25 @@ def _load(word: str) -> float:
 def _seeds(text: str) -> tuple[int, ...]:
     """``"3"`` is 1, 2, 3; lists and ranges are the seeds that they name."""
     words = _words(text, "--seeds 3")
-    if len(words) == 1 and words[0].isdigit():
+    if len(words) == 1 and words[0].isdecimal():
         return tuple(_range(f"1-{words[0]}"))
     return tuple(seed for word in words for seed in _range(word))
 
 
+MOST_SEEDS = 1_000
+
+
 def _range(word: str) -> range:
+    """``"4-6"`` is three seeds. Raises UsageError, also for more than can be meant."""
     first, dash, last = word.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) < int(first):
+    if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
         raise UsageError(f"seeds {word!r}", "write how many, --seeds 3, or which, --seeds 2,5 or 4-6")
-    return range(int(first), int(last or first) + 1)
+    found = range(int(first), int(last or first) + 1)
+    if len(found) > MOST_SEEDS or found.stop > 1 << 63:
+        raise UsageError(
+            f"seeds {word!r}: more than {MOST_SEEDS:,}", "intervals of means are narrow with ten or twenty"
+        )
+    return found
 
 
 def _costs(text: str) -> list[str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from ..base.output_file import check_output
 from . import output as out
 from .progress import progress
-from .simulate import check_report
 
 
 @click.command("pack", short_help="Fill nodes with pods by several placement scores.")
@@ -31,7 +31,7 @@ def command(trace: str, placement: str, seeds: str, report: Path | None, output:
     """
     from ..app import packing
 
-    check_report(report)
+    check_output(report, "--report")
     with progress("packing", total=1.0) as bar:
         results = packing.pack(trace, placement, seeds, bar.update)
     if output == "json":

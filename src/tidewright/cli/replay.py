@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from ..base.output_file import check_output
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
-from .simulate import check_folder, check_report, costs_option, jobs_out_option, present, profile_option
+from .simulate import costs_option, jobs_out_option, present, profile_option
 
 
 @click.command("replay", short_help="Run a recorded journal under another policy.")
@@ -34,8 +35,8 @@ def command(
     """
     from ..app.simulate import rerun
 
-    check_report(report)
-    check_folder(jobs_out, "--jobs-out")
+    check_output(report, "--report")
+    check_output(jobs_out, "--jobs-out")
     with progress("replaying", total=1.0) as bar:
         results, recording = rerun(
             journal or session.state, policy, cluster,

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..base.errors import Conflict, NotFound, Unreachable
+from ..base.output_file import check_output, write_output
 from ..base.units import format_bytes
 from . import output as out
 from .output import Column
@@ -212,6 +213,7 @@ def calibrate(
     """
     from ..app import runtime
 
+    check_output(target, "--to")
     try:
         shares = [int(share) for share in sms.split(",")] if device == "cuda" else []
     except ValueError:
@@ -221,7 +223,7 @@ def calibrate(
     table = runtime.calibrate(
         models, cores or "", rt_threads, samples, lambda done, of: out.note(f"pair {done + 1} of {of}"), shares
     )
-    target.write_bytes(runtime.dump_table(table))
+    write_output(target, runtime.dump_table(table), "--to")
     if left_out := sorted(set(shares) - {pair.share_sms for pair in table.pairs}):
         out.note(f"nothing was measured on {', '.join(map(str, left_out))} multiprocessors: more than can be spared, "
                  "or no model can be stopped throughout")  # fmt: skip

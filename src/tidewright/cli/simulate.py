@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..base.errors import UsageError
+from ..base.output_file import check_output
 from . import output as out
 from .progress import progress
 
@@ -115,8 +115,8 @@ def command(report: Path | None, output: str, jobs: int | None, profile: str | N
     """
     from ..app.simulate import Question, run_trace
 
-    check_report(report)
-    check_folder(asked["jobs_out"], "--jobs-out")
+    check_output(report, "--report")
+    check_output(asked["jobs_out"], "--jobs-out")
     question = Question(jobs=jobs or 0, profile=profile or "default", **asked)
     with progress("simulating", total=1.0) as bar:
         results = run_trace(
@@ -125,17 +125,6 @@ def command(report: Path | None, output: str, jobs: int | None, profile: str | N
             lambda done, total: bar.update(done / max(total, 1), f"reading {question.trace}"),
         )
     present(results, output, report)
-
-
-def check_report(report: Path | None) -> None:
-    """Raise UsageError for a page that could not be written, before the work is done rather than after."""
-    check_folder(report, "--report")
-
-
-def check_folder(path: Path | None, option: str) -> None:
-    """Raise UsageError when the folder of a file that is to be written is not there."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {path.parent}", f"give another {option}")
 
 
 def present(results: list[SimulationResult], output: str, report: Path | None) -> None:

@@ -152,7 +152,7 @@ def _table(text: str) -> TabledCost:
     steps = []
     for part in text.split("/"):
         devices, colon, duration = part.partition(":")
-        if not colon or not devices.strip().isdigit() or not int(devices):
+        if not colon or not devices.strip().isdecimal() or not int(devices):
             raise UsageError(f"not a cost: {part!r} in {text!r}", _REMEDY)
         steps.append((int(devices), parse_duration(duration)))
     if sorted(dict(steps)) != [devices for devices, _ in steps]:

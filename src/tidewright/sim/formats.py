@@ -65,7 +65,7 @@ def settings(name: str, argument: str, known: tuple[str, ...]) -> tuple[str, dic
 
 def _whole(name: str, given: dict[str, str], key: str, default: int) -> int:
     text = given.get(key, str(default))
-    if not text.isdigit():
+    if not text.isdecimal():
         raise UsageError(f"{name}: {key}={text}: not a whole number", f"write {key}={default or 1}")
     return int(text)
 
@@ -77,7 +77,7 @@ def tiresias(argument: str, devices: int, reading: Reading | None = None) -> Tra
     if source == "60":
         text = files("tidewright.sim").joinpath("data/tiresias_60_job.csv").read_text("ascii")
         return parse(text.splitlines(True), "tiresias:60", "tiresias:60", TIRESIAS)
-    if source.isdigit():
+    if source.isdecimal():
         return _tiresias_of_philly(int(source))
     return read_csv(Path(source), TIRESIAS, reading)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..base.errors import UsageError
+from ..base.output_file import OutputFile
 from ..base.units import SECOND
 from ..model.job import State, Tier
 from .metrics import REFUSED, UNFINISHED
@@ -62,23 +62,29 @@ class JobsFile:
         self._text: TextIO | None = None
 
     def __enter__(self) -> JobsFile:
-        try:
-            raw: Any = self.path.open("wb")
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+        self._file = OutputFile(self.path, "--jobs-out")
+        raw: Any = self._file.stream
         # Without a time of day in its head, so that the same run gives the same bytes.
         packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if self.path.suffix == ".gz" else None
-        self._raw, self._text = raw, io.TextIOWrapper(packed or raw, encoding="utf-8", newline="")
-        self.add([COLUMNS])
+        self._text = io.TextIOWrapper(packed or raw, encoding="utf-8", newline="")
+        try:
+            self.add([COLUMNS])
+        except BaseException:
+            self._file.discard()
+            raise
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         assert self._text is not None
         try:
             self._text.close()
-            self._raw.close()
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            self._file.discard()
+            raise self._file.unwritable(error) from error
+        if kind is None:
+            self._file.finish()
+        else:
+            self._file.discard()
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Write rows. Raises UsageError when the disk refuses them."""
@@ -86,8 +92,4 @@ class JobsFile:
         try:
             csv.writer(self._text, lineterminator="\n").writerows(rows)
         except OSError as error:
-            raise _unwritable(self.path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {path}: {error.strerror}", "give another path with --jobs-out")
+            raise self._file.unwritable(error) from error

@@ -21,7 +21,7 @@ def philly(argument: str, devices: int) -> Trace:
     count, tiers = 0, None
     for part in filter(None, argument.split(",")):
         key, _, text = part.partition("=")
-        if part.isdigit() and int(part):
+        if part.isdecimal() and int(part):
             count = int(part)
         elif key == "tiers":
             tiers = tier_shares(text)

@@ -121,7 +121,7 @@ def _seconds(cell: str) -> float:
 
 def _submit(cell: str) -> float:
     """Seconds of a number, or of a date and time (naive ones are taken as UTC)."""
-    if cell[:4].isdigit() and cell[4:5] == "-":
+    if cell[:4].isdecimal() and cell[4:5] == "-":
         at = datetime.fromisoformat(cell)
         return (at.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds() - (
             at.utcoffset() or _NO_OFFSET
@@ -345,4 +345,4 @@ def _in_order(words: list[str], submit: Any) -> tuple[str, ...]:
 
 def _not_a_number(name: str) -> str:
     """Numbers would read as job ids and get a prefix."""
-    return f"t{name}" if name.isdigit() else name
+    return f"t{name}" if name.isdecimal() else name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 from collections.abc import Callable, Iterable
 
@@ -34,6 +35,7 @@ ESTIMATES = {"noisy": "1"}
 COSTS = {"1s": "save=1s,restore=0.5s", "60s": "save=60s,restore=60s"}
 """Of ``--costs``: small images, and large ones."""
 
+MOST_CELLS = 100_000
 
 _SHORT = {"tiers": TIERS, "estimates": ESTIMATES, "costs": COSTS}
 
@@ -75,6 +77,7 @@ def planned(asked: ComparisonQuestion) -> tuple[list[PlannedCell], list[str]]:
             f"{asked.windows} windows and {len(asked.seeds)} seeds: replicates are either",
             "give --windows or several --seeds",
         )
+    _check_count(asked)
     reads = {name: bool(getattr(make(name), "reads_estimates", True)) for name in asked.policies}
     cells = []
     for trace, cluster in itertools.product(asked.traces, asked.clusters):
@@ -93,6 +96,16 @@ def planned(asked: ComparisonQuestion) -> tuple[list[PlannedCell], list[str]]:
             settings = _settings(trace, cluster, load, tiers, estimates, profile, costs, faults)
             cells += _replicates(asked, question, settings, reads)
     return cells, remarks + _about_replicates(cells, asked)
+
+
+def _check_count(asked: ComparisonQuestion) -> None:
+    """Raise UsageError for more cells than a table could show and a machine would ever run."""
+    axes = [values for field in asked.__struct_fields__ if isinstance(values := getattr(asked, field), tuple)]
+    count = max(asked.windows, 1) * math.prod(map(len, axes))
+    if count > MOST_CELLS:
+        raise UsageError(
+            f"{count:,} runs are asked for, more than {MOST_CELLS:,}", "give shorter lists: each multiplies all others"
+        )
 
 
 def _without_repeats(asked: ComparisonQuestion) -> tuple[ComparisonQuestion, list[str]]:

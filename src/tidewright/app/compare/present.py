@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...base.errors import UsageError
+from ...base.output_file import write_output
 from ...sim.comparison import accounts
 from ...sim.comparison.cells import Comparison, label, varying
 from ...sim.comparison.page import comparison_page
@@ -47,10 +47,7 @@ def as_json(comparison: Comparison) -> bytes:
 def write_report(comparison: Comparison, path: Path) -> None:
     """A self-contained HTML page. Raises UsageError when matplotlib is not installed or the disk refuses."""
     text = comparison_page(comparison)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "give another path with --html") from None
+    write_output(path, text.encode(), "--html")
 
 
 def check_plots() -> None:

@@ -131,7 +131,7 @@ class TcpServer:
 def tcp_socket(listen: str) -> socket.socket:
     """A listening socket on ``HOST:PORT``. Raises UsageError when it cannot be had."""
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"not an address to listen on: {listen!r}", "write it like 127.0.0.1:7700")
     try:
         family = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0][0]
