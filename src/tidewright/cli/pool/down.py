@@ -73,7 +73,7 @@ def _shut_down(session: Session, client: Client) -> int:
 def _cancel_all(session: Session, client: Client) -> None:
     live = client.jobs().jobs
     waiting, running = ([job.id for job in live if bool(job.held) is held] for held in (False, True))
-    with progress(f"ending {len(live)} jobs", len(live)) as bar:
+    with progress("ending jobs", len(live)) as bar:
         _ask_each(session, waiting, bar)  # first, or one of them would start where another has just ended
         _ask_each(session, running, bar)
         deadline = time.monotonic() + JOBS_LIMIT_S
@@ -106,7 +106,7 @@ def _ask_each(session: Session, jobs: list[int], bar: Bar) -> None:
 
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         for done, _ in enumerate(pool.map(cancel, jobs), 1):
-            bar.update(done, f"cancelling {len(jobs)} jobs")
-    bar.update(0, f"ending {len(jobs)} jobs")
+            bar.update(done, "cancelling jobs")
+    bar.update(0, "ending jobs")
     while not clients.empty():
         clients.get().close()
