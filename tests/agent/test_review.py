@@ -60,7 +60,10 @@ def test_a_step_file_that_is_a_pipe_holds_nobody_up(tmp_path):
     os.mkfifo(tmp_path / "steps")
     assert read_steps(tmp_path / "steps") is None
     (tmp_path / "right").write_text("17\n")
-    assert read_steps(tmp_path / "right") == 17
+    assert read_steps(tmp_path / "right") == (17, None)
+    for text, said in (("17 2176\n", (17, 2176)), ("17 x\n", None), ("1 2 3\n", None), ("-1 5\n", None), ("", None)):
+        (tmp_path / "right").write_text(text)
+        assert read_steps(tmp_path / "right") == said
 
 
 def test_a_program_that_stopped_itself_ends_when_told_to(play):
@@ -92,5 +95,8 @@ def test_a_step_file_may_be_behind_links_and_must_be_the_ranks_own(tmp_path):
     (tmp_path / "runs" / "steps").write_text("41\n")
     (tmp_path / "latest").symlink_to("runs")
     (tmp_path / "mine").symlink_to("latest/steps")
-    assert read_steps(tmp_path / "latest" / "steps") == read_steps(tmp_path / "mine") == 41
-    assert read_steps(tmp_path / "mine", os.geteuid()) == 41 and read_steps(tmp_path / "mine", os.geteuid() + 1) is None
+    assert read_steps(tmp_path / "latest" / "steps") == read_steps(tmp_path / "mine") == (41, None)
+    assert (
+        read_steps(tmp_path / "mine", os.geteuid()) == (41, None)
+        and read_steps(tmp_path / "mine", os.geteuid() + 1) is None
+    )

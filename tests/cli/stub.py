@@ -156,6 +156,15 @@ class Stub:
         )
         return api.UsageReply(by=by, rows=(row,), now=NOW)
 
+    def rates(self, workload: str = "") -> api.RatesReply:
+        rows = (
+            api.RateRow(workload="bert", kind="a100", devices=4, nodes=1, per_s=1234.5, learnt=True),
+            api.RateRow(workload="bert", kind="h100", devices=4, per_s=2500.0),
+            api.RateRow(workload="bert", kind="k80", devices=4),
+            api.RateRow(workload="resnet", kind="a100", step_s={"gradient": 0.0123, "local": 0.0}),
+        )
+        return api.RatesReply(rows=tuple(row for row in rows if workload in ("", row.workload)), now=NOW)
+
     def top(self) -> api.TopView:
         load = api.JobLoad(job=17, name="train", tier="premium", team="vision", state="running", devices=2)
         loads = (api.DeviceLoad(node="n1", device=0, utilisation=42.0, memory_used=2**30, jobs=(17,)),)

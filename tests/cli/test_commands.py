@@ -119,7 +119,7 @@ def test_the_last_column(tide: Terminal, job: object, last: str) -> None:
     assert tide("ps", "--no-headers").out.rstrip().endswith(last)
 
 
-@pytest.mark.parametrize("command", ["nodes", "usage", "top", "show 17", "why 17", "ps"])
+@pytest.mark.parametrize("command", ["nodes", "usage", "rates", "top", "show 17", "why 17", "ps"])
 def test_json_everywhere_with_its_schema(tide: Terminal, command: str) -> None:
     assert json.loads(tide(*command.split(), "-o", "json").out)["schema"] == "tidewright/v2"
 
@@ -129,6 +129,20 @@ def test_nodes_usage_and_top(tide: Terminal) -> None:
     assert tide("usage", "--by", "team", "--no-headers").out.split() == ["vision", "3", "1", "2.00h", "60s", "50%", "2"]
     top = tide("top").out
     assert "2 of 4 devices held (50%)" in top and "####······  42%" in top
+
+
+def test_rates(tide: Terminal) -> None:
+    rows = [line.split() for line in tide("rates", "--no-headers").out.splitlines()]
+    assert rows == [
+        ["bert", "a100", "4", "1", "1,234", "jobs"],
+        ["bert", "h100", "4", "any", "2,500", "config"],
+        ["bert", "k80", "4", "any", "cannot", "run", "config"],
+        ["resnet", "a100", "-", "-", "gradient=0.0123", "config"],
+    ]
+    assert tide("rates", "--learnt", "-o", "name").out == "bert:a100:4\n"
+    assert len(json.loads(tide("rates", "bert", "-o", "json").out)["rows"]) == 3
+    assert len(json.loads(tide("rates", "--learnt", "-o", "json").out)["rows"]) == 1
+    assert "docs/rates.md" in tide("rates", "gpt").err
 
 
 def test_show(tide: Terminal) -> None:

@@ -58,6 +58,8 @@ class FakeFabric:
         self.broken = ""
         """Why it launches nothing."""
         self.faults: tuple[DeviceFault, ...] = ()
+        self.usage_calls, self.samples_per_step = 0, 0
+        """Jobs take sixty steps from one usage call to the next; with samples they report these."""
         self.ops: set[str] = set()
         self._on_node: OnNode | None = None
         self._on_report: OnReport | None = None
@@ -100,7 +102,13 @@ class FakeFabric:
         if method == "forgive":
             return msgspec.to_builtins(wire.Health(self.faults))
         if method == "usage":
-            return msgspec.to_builtins(wire.Usage())
+            self.usage_calls += 1
+            steps = 60 * self.usage_calls
+            counted = (
+                wire.JobUsage(job=job, attempt=attempt, steps=steps, samples=steps * self.samples_per_step)
+                for job, attempt in self.jobs
+            )
+            return msgspec.to_builtins(wire.Usage(jobs=tuple(counted) if self.samples_per_step else ()))
         return msgspec.to_builtins(getattr(self, method)(msgspec.convert(args, wire.ARGS[method])))
 
     def launch(self, args: wire.LaunchArgs) -> wire.JobReport:

@@ -12,6 +12,7 @@ import msgspec
 
 from tidewright.base.units import MS
 from tidewright.engine.settings import live_settings
+from tidewright.estimate.learnt_rates import RateHistory
 from tidewright.live.controller.main import Controller, ControllerSettings
 from tidewright.testing.explainer import ThreadExplainer
 from tidewright.wire.client import Client
@@ -33,9 +34,9 @@ class Running:
         self.loop: asyncio.AbstractEventLoop | None = None
         planner = policy or FirstFit()
         self.settings = ControllerSettings(
-            state=state, planner=planner, explainer=lambda: ThreadExplainer(planner), fabric=lambda: fabric, engine=HASTY,  # type: ignore[arg-type]
+            state=state, planner=planner, explainer=lambda: ThreadExplainer(planner), fabric=lambda: fabric,  # type: ignore[arg-type]
             policy="first-fit", version="0", listen=listen, reserve_bytes=65536,
-            run_as="nobody" if listen and not os.geteuid() else "", **more,  # type: ignore[arg-type]
+            run_as="nobody" if listen and not os.geteuid() else "", **{"rate_learner": RateHistory, "engine": HASTY, **more},  # type: ignore[arg-type]
         )  # fmt: skip
         self.controller: Controller | None = None
         self._up = threading.Event()

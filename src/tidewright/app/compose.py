@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from .. import __version__
 from ..agent.processes.log_cap import LIMIT_BYTES
 from ..base.units import SECOND
 from ..engine.settings import EngineSettings, live_settings
+from ..estimate.goodput import fit
+from ..estimate.learnt_rates import RateHistory
 from ..fabric.heartbeat import silence_s
 from ..fabric.local import LocalFabric
 from ..fabric.protocol import Fabric
@@ -18,6 +21,7 @@ from ..fabric.several import SeveralFabric
 from ..live.controller.agent_supervisor import LocalAgent
 from ..live.controller.forecast_probe import EVERY_US
 from ..live.controller.main import Controller, ControllerSettings
+from ..live.controller.rate_probe import EVERY_US as RATES_EVERY_US
 from ..policy.registry import make
 from ..wire.state_files import make_private
 from .access import check_access
@@ -53,6 +57,7 @@ class DaemonSettings:
     open_files: int = 0
     """Soft limit of open files of the agents started here; 0: the controller's own."""
     forecast_check_us: int = EVERY_US
+    rate_check_us: int = RATES_EVERY_US
 
 
 def build_controller(settings: DaemonSettings) -> Controller:
@@ -75,6 +80,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
             policy=settings.policy,
             version=__version__,
             explainer=lambda: ProcessExplainer(settings.policy, planner),
+            rate_learner=lambda: RateHistory(fit if find_spec("scipy") else None),
             listen=settings.listen,
             agents=agents,
             others=len(settings.agents.sockets),
@@ -83,6 +89,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
             run_as=settings.jobs_as,
             started=settings.started,
             forecast_check_us=settings.forecast_check_us,
+            rate_check_us=settings.rate_check_us,
         )
     )
 

@@ -20,6 +20,7 @@ from ..base.errors import UsageError
 from ..base.units import SECOND, parse_bytes, parse_duration
 from ..engine.settings import EngineSettings, live_settings
 from ..live.controller.forecast_probe import EVERY_US
+from ..live.controller.rate_probe import EVERY_US as RATES_EVERY_US
 from ..model.rate import RateSettings
 from ..sim.rate_files import load_rates
 from ..wire.state_files import name_of
@@ -40,7 +41,7 @@ class Settings:
     ``rates`` names a table of how fast jobs run on which kind of device (docs/rates.md);
     ``node_timeout_us``: a node of several that is away for longer is down, and its jobs go on elsewhere;
     ``forecast_check_us``: how often at most the controller asks itself when a waiting job starts, to count how often that holds
-    (0: never)."""
+    (0: never); ``rate_check_us``: how often it reads what jobs report of their samples, to learn rates (0: never)."""
 
     policy: str = "sla"
     listen: str = ""
@@ -55,6 +56,7 @@ class Settings:
     node_timeout_us: int = 30 * SECOND
     rates: str = ""
     forecast_check_us: int = EVERY_US
+    rate_check_us: int = RATES_EVERY_US
     engine: EngineSettings = field(default_factory=live_settings)
 
 
@@ -88,7 +90,7 @@ def parse_settings(text: str, file: str) -> Settings:
     engine = values.pop("engine", {})
     if "rates" in values:
         values["rates"], engine["rates"] = values["rates"]
-    for name in ("node_timeout", "forecast_check"):
+    for name in ("node_timeout", "forecast_check", "rate_check"):
         if name in values:
             values[f"{name}_us"] = values.pop(name)
     return Settings(**values, engine=live_settings(**engine))
@@ -172,6 +174,7 @@ _TOP: dict[str, Callable[[Value], Any]] = {
     "log_limit": lambda value: _text(value, fields.log_limit),
     "node_timeout": lambda value: _text(value, parse_duration),
     "forecast_check": lambda value: _text(value, parse_duration),
+    "rate_check": lambda value: _text(value, parse_duration),
     "engine": lambda value: None,
 }
 

@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "drain": "Keep new work off a node.",
         "undrain": "Let a node take work again.",
         "top": "Watch devices and jobs live.",
+        "rates": "How fast workloads run on which devices.",
         "usage": "Device-time held and delivered, by team, user or tier.",
         "images": "List, check and clean up stored images of jobs.",
         "doctor": "Check the state directory and say what can be recovered.",

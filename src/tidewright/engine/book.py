@@ -83,7 +83,7 @@ class Book(ImageCatalog):
         self.arrived = self.freed = self.forced = self.planning = self.refused = False
         self.blocked: dict[int, Blocked] = {}
         self.policy_state: tuple[str, bytes] = ("", b"")
-        self.tolerances: Tolerances = {}
+        self.tolerances, self.learnt_rates = Tolerances(), rates.NOTHING_LEARNT
         self.run_times, self.pauses, self.start_calibration = RunTimeHistory(), PauseHistory(), StartCalibration()
         self.reservation_order: dict[int, dict[int, bool]] = {}
         """Node to the jobs with devices reserved on it, oldest reservation first."""

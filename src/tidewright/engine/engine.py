@@ -47,6 +47,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Scale: user_requests.scale,
     ev.TakeImage: user_requests.take_image,
     ev.ForecastMade: start_forecasts.forecast_made,
+    ev.RatesLearnt: rates.learn,
 }
 
 

@@ -13,6 +13,7 @@ from ..model.cause import Cause
 from ..model.failure import RankFailure
 from ..model.job import JobSpec
 from ..model.node import DeviceFault, NodeSpec
+from ..model.rate import LearntRates
 from ..plan.plan import Plan
 
 
@@ -274,6 +275,12 @@ class ForecastMade(Struct, frozen=True, tag=True):
     high: int
 
 
+class RatesLearnt(Struct, frozen=True, tag=True, omit_defaults=True):
+    """Running jobs report samples, and these are their rates, or step times fitted to them. They hold from now on."""
+
+    rates: LearntRates
+
+
 class Tick(Struct, frozen=True, tag=True):
     """Nothing happened but time: timers that are due fire."""
 
@@ -283,5 +290,5 @@ Event: TypeAlias = (
     | Exited | NodeHealth
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
-    | ForecastMade
+    | ForecastMade | RatesLearnt
 )  # fmt: skip

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from ..estimate.learnt_rates import merged, with_learnt
 from ..estimate.rates import Rates, rate_on, rates_of
 from ..model.board import Board
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, State
 from ..model.job_record import JobRecord
 from ..model.node import Allocation
-from ..model.rate import lasts_us, phase_at, rated
+from ..model.rate import NOTHING_LEARNT as NOTHING_LEARNT
+from ..model.rate import LearntRates, RateSettings, lasts_us, phase_at, rated
 from ..model.table import JobTable
+from .events import RatesLearnt
 from .ledger import accrue
 from .settings import EngineSettings
 
@@ -36,13 +39,25 @@ class RatedBook(Protocol):
     allocations: dict[int, Allocation]
     freed: bool
     forced: bool
+    learnt_rates: LearntRates
 
     def set_timer(self, at: int, kind: str, job: int = -1, token: int = 0) -> None: ...
 
 
+def in_force(book: RatedBook) -> RateSettings:
+    """What is declared, with what running jobs have shown in its place."""
+    return with_learnt(book.settings.rates, book.learnt_rates)
+
+
 def estimator(book: RatedBook) -> Rates:
-    """The estimator that the settings in force describe."""
-    return rates_of(book.settings.rates, book.settings.splice_milli)
+    """The estimator of what is in force."""
+    return rates_of(in_force(book), book.settings.splice_milli)
+
+
+def learn(book: RatedBook, event: RatesLearnt) -> None:
+    """Running jobs have shown their rates."""
+    book.learnt_rates = merged(book.learnt_rates, event.rates)
+    refresh(book)
 
 
 def kinds_of(book: RatedBook, spec: JobSpec) -> int:

@@ -52,6 +52,11 @@ class Rates:
         """Whether the workload has rows or a model of its own."""
         return workload in self._rows or workload in self.settings.goodput
 
+    def per_s(self, workload: str, kind: str, devices: int, nodes: int) -> float:
+        """Work per second that a row for just these devices says; 0 where there is none."""
+        by_nodes = self._rows.get(workload, {}).get(kind, {}).get(devices, {})
+        return by_nodes.get(nodes, by_nodes.get(0, 0.0))
+
     def reference(self, spec: JobSpec, kinds: tuple[str, ...]) -> str:
         """The fastest kind on the full allotment; among equals the one that the job names first, or that is first in the pool."""
         if not self.by_kind:

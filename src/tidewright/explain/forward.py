@@ -15,8 +15,8 @@ from ..engine import events as ev
 from ..engine.book import Book
 from ..engine.commands import Command, Ended, PlanRequest, Reply
 from ..engine.engine import Engine
+from ..engine.rates import estimator
 from ..estimate.cost import LAUNCH_US
-from ..estimate.rates import rates_of
 from ..model.job import Level, State
 from ..model.job_record import JobRecord
 from ..model.rate import FULL_RATE, lasts_us, progress_us
@@ -46,7 +46,7 @@ class ForwardRun:
         engine.enforce(quiet)
         self.planner, self.to_come, self.dice = planner, to_come, dice
         self.agenda = Agenda()
-        rates = rates_of(quiet.rates, quiet.splice_milli)
+        rates = estimator(engine.book)
         self.world = SimulatedWorld(
             engine.book.board.layout.nodes, self.agenda, PoolMeter(), costs, Faults(FaultSettings()), rates,
             dice.randrange(1 << 30),

@@ -123,6 +123,42 @@ class RateSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     goodput: dict[str, Goodput] = {}
 
 
+class Place(NamedTuple):
+    """Where a workload was seen."""
+
+    workload: str
+    kind: str
+    devices: int
+    nodes: int
+
+
+class ProgressReport(NamedTuple):
+    """What a job did in a while without a pause: ``samples`` in ``steps`` steps and ``seconds``."""
+
+    steps: int
+    samples: int
+    seconds: float
+
+
+class KindSteps(Struct, frozen=True):
+    """Step times of a workload with a goodput model, fitted to what was measured on one kind of device."""
+
+    workload: str
+    kind: str
+    times: StepTime
+
+
+class LearntRates(Struct, frozen=True, omit_defaults=True):
+    """What running jobs have shown: rows, one for each workload, kind and number of devices and nodes, that take the place of
+    declared ones, and step times in the place of those of declared goodput models."""
+
+    throughputs: tuple[Throughput, ...] = ()
+    steps: tuple[KindSteps, ...] = ()
+
+
+NOTHING_LEARNT = LearntRates()
+
+
 def rated(spec: JobSpec, reference: str, workload: str) -> RatedJob:
     """A job as estimators see it, while it runs ``workload``."""
     return RatedJob(workload, spec.ranks, spec.devices, reference)

@@ -267,6 +267,7 @@ class JobUsage(Struct, frozen=True, kw_only=True):
     rss_bytes: int = 0
     processes: int = 0
     steps: int | None = None
+    samples: int | None = None
     """What the program wrote to its step file (``TIDE_STEP_FILE``), if it did."""
 
 

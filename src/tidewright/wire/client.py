@@ -189,6 +189,10 @@ class Client:
         """GPU-seconds held and delivered, by ``team``, ``user`` or ``tier``."""
         return self._ask("GET", "/v1/usage", api.UsageReply, query={"by": by})
 
+    def rates(self, workload: str = "") -> api.RatesReply:
+        """How fast workloads run on which devices: what is declared, and what their jobs have shown."""
+        return self._ask("GET", "/v1/rates", api.RatesReply, query={"workload": workload} if workload else {})
+
     def top(self) -> api.TopView:
         """The pool at a glance, with measured loads."""
         return self._ask("GET", "/v1/top", api.TopView)

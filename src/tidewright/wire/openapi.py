@@ -105,6 +105,10 @@ ROUTES: tuple[Route, ...] = (
         name="usage", method="GET", path="/v1/usage", text="GPU-seconds held and delivered", answer=api.UsageReply,
         query=(Param("by", "team, user or tier"),),
     ),
+    Route(
+        name="rates", method="GET", path="/v1/rates", text="How fast workloads run, declared and learnt",
+        answer=api.RatesReply, query=(Param("workload", "of this workload"),),
+    ),
     Route(name="top", method="GET", path="/v1/top", text="The pool at a glance", answer=api.TopView),
     Route(
         name="events", method="GET", path="/v1/events", media="text/event-stream",

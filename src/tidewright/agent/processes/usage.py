@@ -23,7 +23,14 @@ from .rank import Rank
 from .rank_spec import step_files
 
 MAX_STEP_FILE = 64
-"""Bytes read of a step file: one whole number in digits."""
+"""Bytes read of a step file: one or two whole numbers in digits."""
+
+
+class StepCount(NamedTuple):
+    """What a program says of its progress: steps, and samples if it counts them, both since its first step."""
+
+    steps: int
+    samples: int | None = None
 
 
 class UsageReading(NamedTuple):
@@ -91,6 +98,7 @@ class UsageMeter:
         return UsageReading(percent, seconds, rss, len(pids))
 
     def _job(self, attempt: Attempt, readings: list[UsageReading]) -> JobUsage:
+        count = steps_of(attempt)
         return JobUsage(
             job=attempt.args.job,
             attempt=attempt.args.attempt,
@@ -98,7 +106,8 @@ class UsageMeter:
             cpu_seconds=round(sum(reading.seconds for reading in readings), 2),
             rss_bytes=sum(reading.rss for reading in readings),
             processes=sum(reading.processes for reading in readings),
-            steps=steps_of(attempt),
+            steps=count.steps if count else None,
+            samples=count.samples if count else None,
         )
 
 
@@ -112,18 +121,20 @@ def shares(attempt: Attempt, readings: Mapping[int, UsageReading]) -> dict[int, 
     return found
 
 
-def steps_of(attempt: Attempt) -> int | None:
+def steps_of(attempt: Attempt) -> StepCount | None:
     """How far the first rank here has come, by the first step file that says so."""
     first = attempt.ranks[0]
     found = (read_steps(path, first.owner) for path in step_files(attempt.args, first.directory))
-    return next((steps for steps in found if steps is not None), None)
+    return next((count for count in found if count is not None), None)
 
 
-def read_steps(path: Path, owner: int | None = None) -> int | None:
-    """The number in a step file, which users may make a link; None when there is none, or it is not ``owner``'s."""
+def read_steps(path: Path, owner: int | None = None) -> StepCount | None:
+    """The number or numbers in a step file, which users may make a link; None when there is none, or it is not ``owner``'s."""
     try:
         with os.fdopen(open_regular(path, owner), "rb") as file:
-            text = file.read(MAX_STEP_FILE).strip()
+            words = file.read(MAX_STEP_FILE).split()
     except OSError:
         return None
-    return int(text) if text.isdigit() else None
+    if not 1 <= len(words) <= 2 or not all(word.isdigit() for word in words):
+        return None
+    return StepCount(*map(int, words))

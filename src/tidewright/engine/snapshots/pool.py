@@ -9,6 +9,7 @@ from ...estimate.pauses import PauseHistory
 from ...estimate.tolerance import Tolerances
 from ...model.cause import Cause
 from ...model.node import NodeSpec
+from ...model.rate import NOTHING_LEARNT, LearntRates
 from ...plan.plan import Wake
 from ...plan.reasons import Blocked
 from ..calibration import StartCalibration
@@ -60,6 +61,7 @@ class PoolSnapshot(Struct, kw_only=True):
     pauses: PauseHistory = field(default_factory=PauseHistory)
     tolerances: Tolerances = {}
     start_calibration: StartCalibration = field(default_factory=StartCalibration)
+    learnt_rates: LearntRates = NOTHING_LEARNT
 
 
 _NOT_OF_THE_BOOK = ("format", "settings", "layout", "columns", "ids")

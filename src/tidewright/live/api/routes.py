@@ -294,6 +294,12 @@ class Routes:
         now = self._now()
         return self._answer(api.UsageReply(by=by, rows=await usage(self._book, self.context.journal, by, now), now=now))
 
+    async def rates(self, request: Request) -> Response:
+        rows = views.rates(self._book)
+        workload = request.query_params.get("workload")
+        kept = tuple(row for row in rows if workload in (None, row.workload))
+        return self._answer(api.RatesReply(rows=kept, now=self._now()))
+
     async def top(self, request: Request) -> Response:
         return self._answer(await self.context.top())
 

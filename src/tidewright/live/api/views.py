@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from typing import cast
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ...base.signals import signal_name
 from ...base.units import WHOLE_DEVICE
@@ -16,6 +16,7 @@ from ...engine.calibration import EARLIER, INSIDE, LATER, StartCalibration
 from ...engine.commands import Ended
 from ...engine.ledger import held_milli_us
 from ...engine.periodic import interval_us
+from ...engine.rates import in_force
 from ...engine.requests.hold import outlook
 from ...model.cause import Cause, Code, reported
 from ...model.job import TIER_TARGET, JobSpec, Level, State
@@ -240,3 +241,23 @@ def calibration_view(found: StartCalibration) -> api.CalibrationView | None:
         starts=len(found.recent), earlier=found.recently(EARLIER), inside=found.recently(INSIDE), later=found.recently(LATER),
         median_error_us=found.median_error_us(),
     )  # fmt: skip
+
+
+def rates(book: Book) -> tuple[api.RateRow, ...]:
+    """What is in force, by workload."""
+    learnt, joined = book.learnt_rates, in_force(book)
+    mine, steps = set(learnt.throughputs), {(one.workload, one.kind): one.times for one in learnt.steps}
+    rows = [
+        api.RateRow(
+            workload=row.workload, kind=row.kind, devices=row.devices, nodes=row.nodes, per_s=row.per_s, learnt=row in mine
+        )
+        for row in joined.throughputs
+    ]  # fmt: skip
+    for workload, model in joined.goodput.items():
+        for kind, times in model.steps.items():
+            rows.append(
+                api.RateRow(
+                    workload=workload, kind=kind, step_s=asdict(times), learnt=steps.get((workload, kind)) == times
+                )
+            )
+    return tuple(sorted(rows, key=lambda row: (row.workload, row.kind, row.devices, row.nodes)))

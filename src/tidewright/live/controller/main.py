@@ -38,6 +38,8 @@ from .disk_space import RESERVE_BYTES, Reserve
 from .forecast_probe import EVERY_US, ForecastProbe
 from .lock import StateLock
 from .loop import Loop
+from .rate_probe import EVERY_US as RATES_EVERY_US
+from .rate_probe import RateLearner, RateProbe
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class ControllerSettings:
     version: str
     explainer: Callable[[], Explainer]
     """Made in the controller's event loop."""
+    rate_learner: Callable[[], RateLearner]
     listen: str = ""
     agents: tuple[LocalAgent, ...] = ()
     reserve_bytes: int = RESERVE_BYTES
@@ -72,6 +75,8 @@ class ControllerSettings:
     """Called once it serves."""
     forecast_check_us: int = EVERY_US
     """Pause between its own forecasts, which are held against what becomes of them; 0: none are made."""
+    rate_check_us: int = RATES_EVERY_US
+    """Pause between readings of what jobs report of their progress; 0: rates are not learnt."""
 
 
 class Tcp(NamedTuple):
@@ -141,11 +146,14 @@ class Controller:
             lock.epoch, clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
         )  # fmt: skip
         servers = self._servers(context, tcp)
-        probe = ForecastProbe(loop, explainer, settings.forecast_check_us)
+        probes = (
+            ForecastProbe(loop, explainer, settings.forecast_check_us),
+            RateProbe(loop, agent_pool, settings.rate_learner(), settings.rate_check_us),
+        )
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
         try:
-            await self._until_over(loop, agent_pool, supervisors, servers, probe)
+            await self._until_over(loop, agent_pool, supervisors, servers, probes)
         finally:
             await explainer.close()
 
@@ -160,11 +168,11 @@ class Controller:
         agent_pool: AgentPool,
         supervisors: list[AgentSupervisor],
         servers: list[UnixServer | TcpServer],
-        probe: ForecastProbe,
+        probes: Sequence[ForecastProbe | RateProbe],
     ) -> None:
         tasks = [asyncio.create_task(server.serve()) for server in servers]
         tasks += [asyncio.create_task(supervisor.run()) for supervisor in supervisors]
-        tasks.append(asyncio.create_task(probe.run()))
+        tasks += [asyncio.create_task(probe.run()) for probe in probes]
         agent_pool.start()
         self.settings.started()
         self.ready.set()

@@ -9,6 +9,7 @@ PATCHES = {
     "torch.cuda": "cuda",
     "torch.distributed": "distributed",
     "torch.optim.optimizer": "optimizer",
+    "torch.utils.data.dataloader": "dataloader",
     "torch._dynamo.variables.distributed": "dynamo",
     "torch._dynamo.trace_rules": "trace_rules",
     "torch.distributed.rpc": "rpc",

@@ -219,6 +219,13 @@ def optimizer(module):
     module.Optimizer.zero_grad = zero_grad
 
 
+def dataloader(module):
+    """torch.utils.data.dataloader: count samples."""
+    from . import steps
+
+    steps.watch_batches(module)
+
+
 def dynamo(module):
     """torch._dynamo.variables.distributed: a compiled program treats our groups as torch's own."""
     variable = getattr(module, "ProcessGroupVariable", None)

@@ -1,0 +1,45 @@
+"""``tide rates``."""
+
+from __future__ import annotations
+
+import click
+from msgspec.structs import replace
+
+from ...wire.api import RateRow
+from .. import output as out
+from ..output import Column
+from ..session import Session, pass_session
+
+
+@click.command("rates", short_help="How fast workloads run on which devices.")
+@click.argument("workload", required=False, default="")
+@click.option("--learnt", is_flag=True, help="Only what jobs have shown.")
+@out.output_options
+@pass_session
+def command(session: Session, workload: str, learnt: bool, output: str, headers: bool) -> None:
+    """How fast workloads (tide run --workload NAME) run: declared with rates: in config.yaml, and learnt from jobs that report
+    samples. All of them, or those of WORKLOAD.
+
+    PER_S is samples per second; of a goodput model, seconds of its steps are shown. See docs/rates.md.
+    """
+    reply = session.client().rates(workload)
+    rows = tuple(row for row in reply.rows if row.learnt or not learnt)
+    reply = replace(reply, rows=rows)
+    if not rows and output == "table":
+        out.note("no rates are known; declare them, or run jobs with --workload that report samples: docs/rates.md")
+        return
+    columns: list[Column[RateRow]] = [
+        Column("WORKLOAD", lambda row: row.workload),
+        Column("KIND", lambda row: row.kind),
+        Column("DEVICES", lambda row: str(row.devices or "-"), right=True),
+        Column("NODES", lambda row: str(row.nodes or "any") if row.devices else "-", right=True),
+        Column("PER_S", _per_s, right=True),
+        Column("FROM", lambda row: "jobs" if row.learnt else "config"),
+    ]
+    out.print_rows(rows, columns, output, headers, lambda row: f"{row.workload}:{row.kind}:{row.devices}", reply)
+
+
+def _per_s(row: RateRow) -> str:
+    if row.step_s:
+        return " ".join(f"{name}={seconds:.3g}" for name, seconds in row.step_s.items() if seconds)
+    return f"{row.per_s:,.4g}" if row.per_s else "cannot run"

@@ -1,0 +1,172 @@
+"""Rates learnt from jobs that report samples: kept as they come, news where they differ from what is known, and put in force.
+
+Declared tables are of another machine, batch or version; what a job does here is better (Pollux, OSDI'21, section 4.1, fits its
+model to the same reports). Pure: who measures, and who decides by it, is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from statistics import median
+
+import msgspec
+
+from ..model.rate import Goodput, KindSteps, LearntRates, Place, ProgressReport, RateSettings, StepTime, Throughput
+from .goodput import StepSample, step_s
+from .rates import Rates
+
+MOST_ROWS = 4_096
+"""Learnt rows in force; beyond them the oldest go."""
+_MOST_PLACES = 4_096
+_WINDOWS = 20
+"""Reports of one job at one place that are kept, the last."""
+_JOBS = 32
+"""Jobs of one place that are kept, the last."""
+_LEAST_WINDOWS = 3
+_NEWS = 0.05
+"""A figure that differs by less from the one in force is none that changes a decision."""
+UNLIKE = 10.0
+"""A report that differs by this factor from what is declared counts something else."""
+
+
+_Windows = dict[int, "deque[ProgressReport]"]
+Fit = Callable[[list[StepSample]], StepTime]
+
+
+class RateHistory:
+    """Reports by place and job. The figure of a place is the median over its jobs of the median of each: one job that counts
+    something else among several changes little. ``fit`` makes step times of goodput models; None: they are not learnt."""
+
+    def __init__(self, fit: Fit | None = None) -> None:
+        self._fit = fit
+        self._seen: dict[Place, _Windows] = {}
+
+    def note(self, place: Place, job: int, report: ProgressReport) -> None:
+        """Keep a report."""
+        by_job = self._seen.pop(place, {})
+        self._seen[place] = by_job  # the last seen is the last to go
+        windows = by_job.pop(job, None) or deque(maxlen=_WINDOWS)
+        by_job[job] = windows
+        windows.append(report)
+        if len(by_job) > _JOBS:
+            del by_job[next(iter(by_job))]
+        if len(self._seen) > _MOST_PLACES:
+            del self._seen[next(iter(self._seen))]
+
+    def news(self, declared: RateSettings, learnt: LearntRates) -> tuple[LearntRates, tuple[str, ...]]:
+        """What differs from what is in force, and remarks on reports that are not believed."""
+        rows, steps, remarks = [], [], []
+        in_force = Rates(with_learnt(declared, learnt))
+        known = Rates(declared)
+        for place, by_job in self._seen.items():
+            per_s = _figure(by_job)
+            if per_s is None or place.workload in declared.goodput:
+                continue
+            expected = known.per_s(*place)
+            if expected and not expected / UNLIKE < per_s < expected * UNLIKE:
+                remarks.append(_unlike(place, per_s, expected))
+            elif _differs(per_s, in_force.per_s(*place)):
+                rows.append(Throughput(place.workload, place.kind, place.devices, per_s, place.nodes))
+        if self._fit is not None:
+            for workload, model in declared.goodput.items():
+                steps += self._fitted(workload, model, learnt, self._fit)
+        return LearntRates(tuple(rows), tuple(steps)), tuple(remarks)
+
+    def _fitted(self, workload: str, model: Goodput, learnt: LearntRates, fit: Fit) -> list[KindSteps]:
+        """Step times of kinds of which the present ones foretell the measured steps badly."""
+        found = []
+        in_force = model.steps | {one.kind: one.times for one in learnt.steps if one.workload == workload}
+        for kind in dict.fromkeys(place.kind for place in self._seen if place.workload == workload):
+            samples = self._samples(workload, kind)
+            times = in_force.get(kind)
+            if samples and (times is None or any(_differs(one.seconds, _foretold(times, one)) for one in samples)):
+                fitted = fit(samples)
+                if times is None or _error(fitted, samples) < _error(times, samples):
+                    found.append(KindSteps(workload, kind, fitted))
+        return found
+
+    def _samples(self, workload: str, kind: str) -> list[StepSample]:
+        found = []
+        for place, by_job in self._seen.items():
+            if (place.workload, place.kind) != (workload, kind):
+                continue
+            for windows in by_job.values():
+                if len(windows) >= _LEAST_WINDOWS:
+                    per_device = median(one.samples / one.steps for one in windows) / place.devices
+                    seconds = median(one.seconds / one.steps for one in windows)
+                    found.append(StepSample(place.devices, place.nodes, per_device, seconds))
+        return found
+
+
+def _figure(by_job: Mapping[int, deque[ProgressReport]]) -> float | None:
+    each = [
+        median(one.samples / one.seconds for one in windows)
+        for windows in by_job.values()
+        if len(windows) >= _LEAST_WINDOWS
+    ]
+    return median(each) if each else None
+
+
+def _differs(measured: float, known: float) -> bool:
+    return known <= 0 or abs(measured / known - 1) > _NEWS
+
+
+def _foretold(times: StepTime, sample: StepSample) -> float:
+    return step_s(times, sample.devices, sample.nodes, sample.per_device)
+
+
+def _error(times: StepTime, samples: list[StepSample]) -> float:
+    return sum(abs(_foretold(times, one) / one.seconds - 1) for one in samples)
+
+
+def _unlike(place: Place, per_s: float, expected: float) -> str:
+    return (
+        f"{place.workload} on {place.devices} {place.kind} reports {per_s:g} samples per second where rates: has {expected:g}: "
+        "it counts something else, and is not learnt from"
+    )
+
+
+# -- in force ---------------------------------------------------------------------------------------------------------------
+
+
+def merged(before: LearntRates, more: LearntRates) -> LearntRates:
+    """Both, the later in the place of the earlier."""
+    rows = {(row.workload, row.kind, row.devices, row.nodes): row for row in (*before.throughputs, *more.throughputs)}
+    steps = {(one.workload, one.kind): one for one in (*before.steps, *more.steps)}
+    return LearntRates(tuple(rows.values())[-MOST_ROWS:], tuple(steps.values())[-MOST_ROWS:])
+
+
+_recent: list[tuple[RateSettings, LearntRates, RateSettings]] = []
+
+
+def with_learnt(declared: RateSettings, learnt: LearntRates) -> RateSettings:
+    """Settings with what was learnt in its place; the last few are remembered, by identity (neither is ever written).
+
+    A learnt row replaces the declared ones for the same devices that do not name a number of nodes, and that for the same nodes.
+    """
+    if not learnt.throughputs and not learnt.steps:
+        return declared
+    for settings, known, found in _recent:
+        if settings is declared and known is learnt:
+            return found
+    _recent.insert(0, (declared, learnt, _joined(declared, learnt)))
+    del _recent[4:]
+    return _recent[0][2]
+
+
+def _joined(declared: RateSettings, learnt: LearntRates) -> RateSettings:
+    mine = {(row.workload, row.kind, row.devices): row for row in learnt.throughputs}
+    exact = {(row.workload, row.kind, row.devices, row.nodes) for row in learnt.throughputs}
+    kept = [
+        row
+        for row in declared.throughputs
+        if (row.workload, row.kind, row.devices, row.nodes) not in exact
+        and (row.nodes or not row.per_s or (row.workload, row.kind, row.devices) not in mine)
+    ]
+    goodput = dict(declared.goodput)
+    for one in learnt.steps:
+        if one.workload in goodput:
+            model = goodput[one.workload]
+            goodput[one.workload] = msgspec.structs.replace(model, steps={**model.steps, one.kind: one.times})
+    return msgspec.structs.replace(declared, throughputs=(*kept, *learnt.throughputs), goodput=goodput)
