@@ -109,6 +109,10 @@ class Code(StrEnum):
     AFTER_JOBS = "AfterJobs"
     AFTER_MANY_JOBS = "AfterManyJobs"
     CANCEL_JOB = "CancelJob"
+    CANCEL_WAITING = "CancelWaiting"
+    SCALE_JOBS = "ScaleJobs"
+    UNDRAIN = "Undrain"
+    SMALLER_COMPUTE = "SmallerCompute"
     MOVE_JOBS = "MoveJobs"
     MORE_NODES = "MoreNodes"
     # what would become of a job

@@ -22,23 +22,26 @@ class DeviceHolder(Struct, frozen=True):
 class Change(Struct, frozen=True, omit_defaults=True):
     """One change that would start the job now. ``flag``: the option of the request that makes it; empty for other kinds.
 
-    Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``cpus_milli``, ``memory``, ``tier`` and ``placement`` are
-    fields of the job's spec and their new values. ``jobs``: those that end, are cancelled, or move to ``nodes``; ``count``: nodes
-    to add.
+    Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``gpu_milli``, ``cpus_milli``, ``memory``, ``tier`` and
+    ``placement`` are fields of the job's spec and their new values. ``jobs``: those that end, are cancelled (``cancel-waiting``:
+    while they wait), are scaled to ``sizes``, or move to ``nodes``; of ``undrain`` ``nodes`` are those that take work again;
+    ``count``: nodes to add.
     """
 
-    kind: Literal["request", "tier", "move", "wait", "cancel", "nodes"]
+    kind: Literal["request", "tier", "move", "scale", "undrain", "wait", "cancel-waiting", "cancel", "nodes"]
     what: Cause
     flag: str
     devices: int = 0
     device_types: tuple[str, ...] | None = None
     gpu_memory: int = -1
+    gpu_milli: int = 0
     cpus_milli: int = 0
     memory: int = 0
     tier: str = ""
     placement: str = ""
     jobs: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
     count: int = 0
 
 

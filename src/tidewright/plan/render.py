@@ -106,6 +106,7 @@ KINDS: dict[str, ArgumentKind] = {
     "each_rank": ArgumentKind(int, lambda number: "its rank" if number == 1 else f"each of its {number} ranks"),
     "fraction": ArgumentKind(int, lambda milli: f"{milli / 1000:.2f}"),
     "devices": ArgumentKind(int, lambda number: _count(number, "device")),
+    "sizes": ArgumentKind(tuple, lambda sizes: f"{_names(sizes)} device{'s' * (sizes != (1,))}"),
     "free": ArgumentKind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
     "waiters": ArgumentKind(int, _waiters),
     "job_ids": ArgumentKind(tuple, _job_ids),

@@ -35,8 +35,12 @@ def _change(change: Change) -> api.ChangeView:
 
 def _typed(change: Change) -> str:
     """What to type for it."""
-    if change.kind == "cancel":
+    if change.kind in ("cancel", "cancel-waiting"):
         return f"tide cancel {change.jobs[0]}"
+    if change.kind == "scale":
+        return "; ".join(f"tide scale {job} {size}" for job, size in zip(change.jobs, change.sizes, strict=True))
+    if change.kind == "undrain":
+        return "; ".join(f"tide undrain {node}" for node in change.nodes)
     if change.kind == "move":
         return "; ".join(f"tide migrate {job} --to {node}" for job, node in zip(change.jobs, change.nodes, strict=True))
     return change.flag
