@@ -103,6 +103,7 @@ class Code(StrEnum):
     ACCEPT_TYPE = "AcceptType"
     FEWER_DEVICES = "FewerDevices"
     SMALLER_SHARE = "SmallerShare"
+    SMALLER_COMPUTE = "SmallerCompute"
     HIGHER_TIER = "HigherTier"
     FEWER_CPUS = "FewerCpus"
     LESS_HOST_MEMORY = "LessHostMemory"
@@ -112,7 +113,6 @@ class Code(StrEnum):
     CANCEL_WAITING = "CancelWaiting"
     SCALE_JOBS = "ScaleJobs"
     UNDRAIN = "Undrain"
-    SMALLER_COMPUTE = "SmallerCompute"
     MOVE_JOBS = "MoveJobs"
     MORE_NODES = "MoreNodes"
     # what would become of a job
