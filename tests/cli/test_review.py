@@ -48,6 +48,24 @@ def test_eta_shows_intervals(tide: Terminal) -> None:
     assert "20 simulated futures" in said.err
 
 
+@pytest.mark.parametrize(
+    ("durations", "finished", "text"),
+    [
+        ("similar", 3, "run times come from 3 finished jobs; wide interval"),
+        ("similar", 1, "from 1 finished job;"),
+        ("estimates", 0, "users' estimates, held against 0 finished jobs so far"),
+        ("unknown", 2, "a general distribution, since there are only 2 finished jobs; wide interval"),
+        ("similar", 10, ""),
+        ("", 0, ""),
+    ],
+)
+def test_eta_says_from_how_few_finished_jobs_it_knows(tide: Terminal, durations: str, finished: int, text: str) -> None:
+    view = replace(tide.stub.eta("later"), durations=durations, finished=finished)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later").err
+    assert text in said if text else "finished" not in said
+
+
 KEPT = api.CalibrationView(starts=57, earlier=4, inside=47, later=6, median_error_us=-12_000_000)
 
 

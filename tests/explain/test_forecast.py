@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -169,3 +170,36 @@ def test_a_queue_too_long_to_simulate_is_reckoned_by_the_work_ahead() -> None:
     found = forecast(busy.engine.snapshot(), busy.planner, [last], enough)[0]
     assert found.method == "work-ahead" and found.start is not None
     assert found.start.low < busy.engine.book.now + 5 * HOUR < found.start.high
+
+
+@pytest.mark.parametrize(
+    ("ended", "asked", "durations", "finished"),
+    [
+        (0, {}, "unknown", 0), (3, {}, "unknown", 3), (4, {}, "similar", 4), (7, {"name": "new"}, "similar", 7),
+        (5, {"expected_us": HOUR}, "estimates", 0),
+    ],
+)  # fmt: skip
+def test_it_is_said_from_how_many_finished_jobs_run_times_come(
+    ended: int, asked: dict[str, Any], durations: str, finished: int
+) -> None:
+    busy = Worldlet(1, 8, planner=make("fifo"))
+    for _ in range(ended):
+        job = busy.submit(1, name="old", user="u")
+        busy.later(MINUTE, ev.Exited(job, 1, 0))
+    holder, waits = busy.submit(8, **asked), busy.submit(8, **asked)
+    for found in ask(busy, holder, waits):
+        assert (found.durations, found.finished) == (durations, finished)
+
+
+def test_estimates_count_the_jobs_they_were_held_against() -> None:
+    busy = pool()
+    found = ask(busy, busy.submit(1, expected_us=HOUR))[0]
+    assert (found.durations, found.finished) == ("estimates", 8)
+
+
+def test_the_work_of_a_long_queue_is_drawn_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.explain.forecast._DRAWN", 30)
+    busy = pool()
+    last = [busy.submit(8, expected_us=HOUR) for _ in range(8)][-1]
+    found = forecast(busy.engine.snapshot(), busy.planner, [last], lambda: True)[0]
+    assert (found.method, found.samples, found.finished) == ("work-ahead", 5, 8)

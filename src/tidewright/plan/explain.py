@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from ..model.cause import Cause
 from .reasons import Reason
+
+Basis: TypeAlias = Literal["", "similar", "estimates", "unknown"]
+"""Where run times come from: similar jobs, users' estimates with the errors that these have had, or a general distribution,
+because too few jobs have finished. Empty: nothing is forecast."""
 
 
 class DeviceHolder(Struct, frozen=True):
@@ -99,6 +103,9 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Futures that were simulated."""
     method: Literal["simulated", "work-ahead"] = "simulated"
     """``work-ahead``: the queue is too long to be simulated in the time allowed; the device-time before the job says when."""
+    durations: Basis = ""
+    finished: int = 0
+    """Finished jobs that ``durations`` come from; of ``unknown`` ones all there are."""
 
 
 class Rehearsal(Struct, frozen=True):

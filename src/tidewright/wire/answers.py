@@ -81,6 +81,11 @@ class EtaView(Struct, frozen=True, kw_only=True):
     """Futures that were simulated."""
     method: str = "simulated"
     """``work-ahead`` where the queue is too long for that."""
+    durations: Literal["", "similar", "estimates", "unknown"] = ""
+    """Where run times come from: similar jobs, users' estimates with the errors that these have had, or, too few jobs having
+    finished, a general distribution; empty where nothing is forecast."""
+    finished: int = 0
+    """Finished jobs that the run times come from."""
     calibration: CalibrationView | None = None
     """How far such forecasts are to be trusted; None before enough of them have come true or not."""
     now: int = 0
