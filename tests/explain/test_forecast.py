@@ -17,7 +17,10 @@ from tidewright.explain.forecast import forecast, interval
 from tidewright.explain.rehearsal import rehearse
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, State
+from tidewright.model.node import Part
 from tidewright.plan.explain import Interval
+from tidewright.plan.moves import Start
+from tidewright.plan.plan import Plan, Wake
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
@@ -203,3 +206,29 @@ def test_the_work_of_a_long_queue_is_drawn_less_often(monkeypatch: pytest.Monkey
     last = [busy.submit(8, expected_us=HOUR) for _ in range(8)][-1]
     found = forecast(busy.engine.snapshot(), busy.planner, [last], lambda: True)[0]
     assert (found.method, found.samples, found.finished) == ("work-ahead", 5, 8)
+
+
+def test_a_step_of_many_planning_rounds_ends_when_time_is_up() -> None:
+    """Jobs start one by one, a round each."""
+    planned = [0]
+
+    class OneByOne:
+        name = "one-by-one"
+
+        def plan(self, view: Any) -> Plan:
+            planned[0] += 1
+            free = [device for device in range(8) if view.board().free[0] >> device & 1]
+            waiting = view.jobs.id[view.jobs.waiting].tolist()
+            moves = [Start(waiting[0], (Part(0, 1 << free[0]),), Code.FIRST_IN_QUEUE())] if waiting and free else []
+            return Plan(view.revision, tuple(moves), wake=Wake(at=view.now))
+
+    busy = Worldlet(1, 8, planner=OneByOne())
+    busy.engine.book.planning = True  # nothing starts before the forecast
+    jobs = [busy.submit(1) for _ in range(8)]
+    image = busy.engine.snapshot()
+    rounds = []
+    for most in (2, 100):
+        planned[0] = 0
+        forecast(image, busy.planner, [jobs[-1]], lambda most=most: planned[0] >= most, samples=1)  # type: ignore[misc]
+        rounds.append(planned[0])
+    assert rounds[0] == 2 < rounds[1]
