@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +21,35 @@ def test_why_says_when_no_change_is_known(tide: Terminal, searched: bool) -> Non
     view = replace(tide.stub.why("later"), change="", changes=(), searched=searched)
     tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
     assert ("no single change that was tried" in tide("why", "later").out) is searched
+
+
+def test_why_says_what_was_tried_and_what_to_do_next(tide: Terminal) -> None:
+    tried = api.CauseView("NoChangeStarts", {}, "not by itself: none of these starts it: more nodes")
+    view = replace(tide.stub.why("later"), change="", changes=(), dead_end=tried, remedy="see when: tide eta 18")
+    tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
+    said = " ".join(tide("why", "later").out.split())
+    assert "would start it not by itself: none of these starts it: more nodes" in said
+    assert "try see when: tide eta 18" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (
+            {"starts": None, "ends": None, "why": "held", "cause": api.CauseView("HeldByUser", {}, "")},
+            "release it: tide resume 18",
+        ),
+        ({"starts": None, "ends": None, "why": "waits"}, "see what it waits for: tide why 18"),
+        ({"starts": api.TimeInterval(-1, -1, -1)}, "see what would start it: tide why 18"),
+        ({}, ""),
+    ],
+)
+def test_eta_without_a_start_says_what_to_do_next(tide: Terminal, changed: dict[str, Any], text: str) -> None:
+    view = replace(tide.stub.eta("later"), **changed)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert text in said.err if text else "tide" not in said.err
+    assert len(said.out.splitlines()) > 1
 
 
 def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from msgspec.structs import replace
@@ -13,8 +13,12 @@ from tidewright.engine.engine import Engine
 from tidewright.explain import search
 from tidewright.explain.changes import smallest_changes
 from tidewright.explain.why import limit_of
+from tidewright.model.cause import Code
+from tidewright.model.job import JobSpec
 from tidewright.plan.explain import Change
-from tidewright.plan.render import misused, render
+from tidewright.plan.reasons import Reason
+from tidewright.plan.render import misused, remedy, render
+from tidewright.plan.sentences import KINDS_OF_CHANGE, REASON_REMEDY
 from tidewright.policy.registry import make
 from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
@@ -28,7 +32,7 @@ def offered(busy: Worldlet, job: int, kind: str) -> list[Change]:
     """What of a kind is offered; each is tried once more."""
     said = why(busy, job)
     for change in said.changes:
-        assert starts_with(busy, job, change), change
+        assert change.kind == "none" or starts_with(busy, job, change), change
         assert not misused(change.what), change
     return [one for one in said.changes if one.kind == kind]
 
@@ -176,5 +180,50 @@ def test_time_that_is_up_ends_every_search() -> None:
         left = iter(range(calls))
         changes = smallest_changes(busy.engine, busy.planner, found, lambda left=left: next(left, None) is None)  # type: ignore[misc]
         for change in changes:
-            assert starts_with(busy, job, change), (calls, change)
+            assert change.kind == "none" or starts_with(busy, job, change), (calls, change)
+        assert changes[0].kind != "none" or changes[0].what.code is Code.NO_CHANGE_IN_TIME
     assert explain(busy.engine, busy.planner, job).changes
+
+
+def dead_end(busy: Worldlet, job: int) -> tuple[str, str]:
+    """That nothing starts it, in words, and what to do next."""
+    said = why(busy, job)
+    assert said.dead_end is not None and said.change is None and not misused(said.dead_end)
+    return render(said.dead_end), remedy(said.dead_end)
+
+
+def test_where_nothing_starts_it_what_was_tried_is_said() -> None:
+    busy = Worldlet(2, 4, planner=make("fifo"))
+    for _ in range(2):
+        busy.submit(4, preempt="none")
+    for _ in range(300):
+        busy.submit(8, placement="any")
+    text, todo = dead_end(busy, job := busy.submit(1))
+    assert text == (
+        "not by itself: none of these, each tried alone, starts it now: a higher tier, the ends of running jobs, "
+        "a running job cancelled, a waiting job cancelled, more nodes"
+    )
+    assert todo == f"see when it starts: tide eta {job}"
+
+
+def test_where_there_is_nothing_to_change_that_is_said() -> None:
+    busy = Worldlet(0, 2, planner=make("fifo"))
+    busy.engine.step(0, [ev.Submit(JobSpec(command=("true",), tier="premium"), "a")])
+    text, todo = dead_end(busy, 1)
+    assert text.startswith("not by itself") and todo == "see which nodes there are: tide nodes"
+
+
+def test_what_was_not_tried_for_want_of_time_is_not_said_to_fail() -> None:
+    busy = world("fifo")
+    for _ in range(3):
+        busy.submit(16, placement="any")
+    found = limit_of(busy.engine, busy.planner, job := busy.submit(1))
+    (change,) = smallest_changes(busy.engine, busy.planner, found, lambda: True)
+    assert change.what.code is Code.NO_CHANGE_IN_TIME and change.what.args == ((), job)
+    assert render(change.what) == "nothing found in the time allowed; tried: nothing yet"
+
+
+def test_every_kind_of_change_has_words_and_every_other_limit_a_remedy() -> None:
+    kinds = get_args(get_type_hints(Change)["kind"])
+    assert {*KINDS_OF_CHANGE, "none"} == set(kinds)
+    assert set(REASON_REMEDY) == {reason for reason in Reason if not reason.of_the_pool}

@@ -63,6 +63,9 @@ def test_why_looks_for_changes_where_they_may_lift_the_limit_and_says_who_is_fir
         client.suspend(ids[3])
         held = client.why(ids[3])
         assert (held.reason, held.searched, held.changes) == ("UserHold", False, ())
+        assert held.remedy == f"release it: tide resume {ids[3]}" and held.dead_end is None
+        dead = client.why(client.submit([_spec("last", devices=4, ranks=4, tier="premium")]).ids[0])
+        assert dead.searched and dead.changes and dead.dead_end is None and not dead.remedy
         assert not client.why(ids[0]).searched
 
 

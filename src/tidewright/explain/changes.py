@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from ..engine.engine import Engine
 from ..engine.requests.amend import amend
+from ..model.cause import Code
 from ..plan.explain import Change, Explanation
 from ..plan.plan import Planner
 from . import other_jobs, pool_changes
@@ -30,7 +31,8 @@ _MILDEST_FIRST = ("request", "tier", "move", "scale", "undrain", "wait", "cancel
 def smallest_changes(
     engine: Engine, planner: Planner, found: Explanation, enough: Enough = lambda: False
 ) -> tuple[Change, ...]:
-    """The least change of each kind that starts the job of ``found`` now, mildest kind first. ``engine`` stays as it is."""
+    """The least change of each kind that starts the job of ``found`` now, mildest kind first; one of kind ``none`` where
+    there is none. ``engine`` stays as it is."""
     return changes_in(engine.snapshot(), planner, found, enough) if found.liftable else ()
 
 
@@ -40,8 +42,18 @@ def changes_in(
     """The same of the pool of a snapshot."""
     if not found.liftable:
         return ()
-    changes = list(_changes(ChangeSearch(image, planner, found.job, enough)))
-    return tuple(sorted(changes, key=lambda change: _MILDEST_FIRST.index(change.kind)))
+    search = ChangeSearch(image, planner, found.job, enough)
+    changes = sorted(_changes(search), key=lambda change: _MILDEST_FIRST.index(change.kind))
+    return tuple(changes) or (_dead_end(search),)
+
+
+def _dead_end(search: ChangeSearch) -> Change:
+    """Nothing that was tried starts the job."""
+    if search.cut:
+        return Change("none", Code.NO_CHANGE_IN_TIME(tuple(search.looked), search.job), "")
+    if search.looked:
+        return Change("none", Code.NO_CHANGE_STARTS(tuple(search.looked), search.job), "")
+    return Change("none", Code.NOTHING_TO_CHANGE(), "")
 
 
 def _changes(search: ChangeSearch) -> Iterator[Change]:
@@ -55,6 +67,8 @@ def _changes(search: ChangeSearch) -> Iterator[Change]:
 def _least(search: ChangeSearch, group: Candidates) -> Iterator[Change]:
     """The first of a group that starts the job; more than ``_LINEAR`` are taken to go from failing to starting once."""
     values = group.values
+    if values and not search.enough():
+        search.look(group.change(values[0]).kind)
     if len(values) > _LINEAR:
         if search.enough() or not _works(search, group.change(values[-1])):
             return

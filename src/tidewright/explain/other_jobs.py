@@ -38,6 +38,7 @@ def moves(search: ChangeSearch) -> Iterator[Change]:
     found = defragment(board, request, migration_candidates(view, able, _MIGRATED))
     if found is None or not found.migrated:
         return
+    search.look("move")
     jobs = tuple(view.jobs.id.item(row) for row, _ in found.migrated)
     nodes = tuple(view.layout.nodes[parts[0].node].name for _, parts in found.migrated)
     fork = Engine.restore(search.image)
@@ -59,6 +60,8 @@ def scaled(search: ChangeSearch) -> Iterator[Change]:
         (job for job, more in surplus.items() if more > 0 and (search.few or search.room_without((job,)))),
         key=lambda job: (book.specs[job].tier_rank, surplus[job], job),
     )
+    if order:
+        search.look("scale")
     jobs = search.fewest(order, lambda some: search.starts_after(*(_scale(book, job) for job in some)))
     if jobs:
         sizes = tuple(book.specs[job].floor for job in jobs)
@@ -75,7 +78,10 @@ def waiting(search: ChangeSearch) -> Iterator[Change]:
     ahead = (*book.reservations, *ahead_of(view, search.planner, search.job).jobs)
     before = [job for job in ahead if job not in book.allocations and job != search.job]
     few = search.few and len(before) <= SINGLES
-    if not before or not (few or search.planned_without(before)):
+    if not before:
+        return
+    search.look("cancel-waiting")
+    if not few and not search.planned_without(before):
         return
     tried = 0
     for job in sorted(before[:SINGLES], key=lambda job: (*_loses(book, job), job)):
@@ -95,6 +101,9 @@ def ends(search: ChangeSearch) -> Iterator[Change]:
     """Of the jobs without any one of which it starts: the one that ends first, and the one that loses least. Where no single
     end is enough, the fewest that have to be waited for."""
     book, found = search.book, _ends(search.scratch)
+    if not found:
+        return
+    search.look("wait", "cancel")
     few = search.few and len(found) <= SINGLES  # then also those whose end would only make preempting others enough
     room = [job for job in found if few or search.room_without((job,))]
     singles = room[:SINGLES]

@@ -30,6 +30,8 @@ def undrained(search: ChangeSearch) -> Iterator[Change]:
         names = [layout.nodes[index].name for index in some]
         return search.starts_after(*(ev.NodeDrain(name, False, op_id=f"explain.{name}") for name in names))
 
+    if order:
+        search.look("undrain")
     found = search.fewest(order, starts)
     if found:
         names = tuple(layout.nodes[index].name for index in found)
@@ -66,6 +68,7 @@ def _fewest(search: ChangeSearch, like: NodeSpec) -> int:
 
 def _doubled(search: ChangeSearch, like: NodeSpec) -> int:
     """1, 2, 4, … nodes added to one fork until the job starts; 0: it does not with as many as are tried."""
+    search.look("nodes")
     fork, there, count = Engine.restore(search.image), 0, 1
     while count <= _MOST_NODES and not search.enough():
         fork.replan()

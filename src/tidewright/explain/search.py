@@ -32,13 +32,26 @@ class ChangeSearch:
     """A pool in which changes for one waiting job are tried. ``enough``: whether time is up."""
 
     def __init__(self, image: bytes, planner: Planner, job: int, enough: Enough) -> None:
-        self.planner, self.job, self.enough = planner, job, enough
+        self.planner, self.job, self._enough = planner, job, enough
         self.image = image
+        self.cut = False
+        """Whether time was up before all was tried."""
+        self.looked: dict[str, bool] = {}
+        """Kinds of changes of which there were candidates, in the order in which they were tried."""
         self.scratch = Engine.restore(image)
         """Changed and changed back between trials."""
         self.board = self.scratch.view().board()
         self.tries = min(SINGLES, max(_FEWEST_TRIES, _RESTORED // max(len(self.book.jobs), 1)))
         """Forks in which candidates of one kind are tried each alone."""
+
+    def enough(self) -> bool:
+        """Whether time is up: what is left is not tried."""
+        self.cut = self.cut or self._enough()
+        return self.cut
+
+    def look(self, *kinds: str) -> None:
+        """There are candidates of these kinds, and they are tried now."""
+        self.looked.update(dict.fromkeys(kinds, True))
 
     @property
     def book(self) -> Book:

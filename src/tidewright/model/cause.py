@@ -115,6 +115,9 @@ class Code(StrEnum):
     UNDRAIN = "Undrain"
     MOVE_JOBS = "MoveJobs"
     MORE_NODES = "MoreNodes"
+    NO_CHANGE_STARTS = "NoChangeStarts"
+    NO_CHANGE_IN_TIME = "NoChangeInTime"
+    NOTHING_TO_CHANGE = "NothingToChange"
     # what would become of a job
     WOULD_END = "WouldEnd"
     WOULD_START = "WouldStart"

@@ -29,10 +29,10 @@ class Change(Struct, frozen=True, omit_defaults=True):
     Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``gpu_milli``, ``cpus_milli``, ``memory``, ``tier`` and
     ``placement`` are fields of the job's spec and their new values. ``jobs``: those that end, are cancelled (``cancel-waiting``:
     while they wait), are scaled to ``sizes``, or move to ``nodes``; of ``undrain`` ``nodes`` are those that take work again;
-    ``count``: nodes to add.
+    ``count``: nodes to add. ``none`` is no change: nothing that was tried starts the job, and ``what`` says what was.
     """
 
-    kind: Literal["request", "tier", "move", "scale", "undrain", "wait", "cancel-waiting", "cancel", "nodes"]
+    kind: Literal["request", "tier", "move", "scale", "undrain", "wait", "cancel-waiting", "cancel", "nodes", "none"]
     what: Cause
     flag: str
     devices: int = 0
@@ -68,7 +68,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_ahead: Cause | None = None
     """The first of them, and by what it comes before the job, of both."""
     changes: tuple[Change, ...] = ()
-    """The least change of each kind that would start the job now, the mildest kind first."""
+    """The least change of each kind that would start the job now, the mildest kind first; a single one of kind ``none`` where
+    none does. Empty before any were looked for."""
     history: tuple[tuple[int, str, Cause], ...] = ()
 
     @property
@@ -79,7 +80,12 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def change(self) -> Change | None:
         """The mildest change."""
-        return self.changes[0] if self.changes else None
+        return self.changes[0] if self.changes and self.dead_end is None else None
+
+    @property
+    def dead_end(self) -> Cause | None:
+        """That nothing that was tried starts the job, and what was tried."""
+        return self.changes[0].what if self.changes and self.changes[0].kind == "none" else None
 
 
 class Interval(Struct, frozen=True):

@@ -46,6 +46,10 @@ class WhyView(Struct, frozen=True, kw_only=True):
     """The least change of each kind that would start it, the mildest first; ``change`` is the first of them."""
     searched: bool = False
     """Whether changes were looked for: they are where they may lift the limit, unless it was asked without."""
+    dead_end: CauseView | None = None
+    """Where they were and none starts the job: what was tried."""
+    remedy: str = ""
+    """What to do next where no change is offered."""
     details: tuple[str, ...] = ()
     failure: FailureView | None = None
     """Of a failed job: which rank failed first, and how."""

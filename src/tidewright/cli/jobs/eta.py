@@ -34,12 +34,25 @@ def command(session: Session, job: str, output: str) -> None:
 def _print(view: EtaView) -> None:
     out.echo(f"job {view.job} ({view.name}) is {view.state}")
     out.print_facts([(f"  {name}", text) for name, text in words.eta(view)])
-    if view.state not in FINAL_STATES and view.samples:
+    if view.state in FINAL_STATES:
+        return
+    if todo := _remedy(view):
+        out.note(todo)
+    if view.samples:
         out.note(_basis(view))
         if few := _durations(view):
             out.note(few)
         if held := words.calibration(view.calibration):
             out.note(held)
+
+
+def _remedy(view: EtaView) -> str:
+    """What to do next where no start is foreseen."""
+    if view.starts is None and view.ends is None:
+        held = view.cause is not None and view.cause.code == "HeldByUser"
+        return f"release it: tide resume {view.job}" if held else f"see what it waits for: tide why {view.job}"
+    late = view.starts is not None and view.starts.middle < 0
+    return f"see what would start it: tide why {view.job}" if late else ""
 
 
 def _basis(view: EtaView) -> str:
