@@ -23,6 +23,12 @@ def test_jobs_that_no_longer_fit_are_counted_and_named(tide: Terminal, tmp_path:
     assert row.split("│")[4].strip() == str(count)
 
 
+@pytest.mark.parametrize("job", ["12", "sweep[3]"])
+def test_a_job_is_no_journal(tide: Terminal, job: str) -> None:
+    said = tide("whatif", "--add", "2xcpu", job)
+    assert said.code == 2 and f"tide why {job}, tide eta {job}" in said.err
+
+
 def test_times_are_never_0ms(tide: Terminal, tmp_path: Path) -> None:
     journal = record([(spec(), 5), (spec(), 5)], end=50).write(tmp_path / "journal.ndjson")
     said = tide("whatif", "--add", "2xcpu", str(journal)).out

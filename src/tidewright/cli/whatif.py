@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..base.errors import UsageError
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
@@ -39,6 +41,10 @@ def command(
     """
     from ..app.whatif import PoolChange, what_if
 
+    if journal is not None and not journal.exists() and re.fullmatch(r"\d+|.*\[\d+\]", str(journal)):
+        raise UsageError(
+            f"{journal} reads as a job, not as a journal", f"of one job: tide why {journal}, tide eta {journal}"
+        )
     change = PoolChange(add=add, remove=remove, cluster=cluster, policy=policy)
     with progress("what if", total=1.0) as bar:
         found = what_if(journal or session.state, change, since, bar.update)
