@@ -24,11 +24,11 @@ def test_why_says_when_no_change_is_known(tide: Terminal, searched: bool) -> Non
 
 
 def test_why_says_what_was_tried_and_what_to_do_next(tide: Terminal) -> None:
-    tried = api.CauseView("NoChangeStarts", {}, "not by itself: none of these starts it: more nodes")
+    tried = api.CauseView("NoChangeStarts", {}, "not by itself; tried without success: more nodes")
     view = replace(tide.stub.why("later"), change="", changes=(), dead_end=tried, remedy="see when: tide eta 18")
     tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
     said = " ".join(tide("why", "later").out.split())
-    assert "would start it not by itself: none of these starts it: more nodes" in said
+    assert "would start it not by itself; tried without success: more nodes" in said
     assert "try see when: tide eta 18" in said
 
 
@@ -85,6 +85,7 @@ def test_eta_shows_intervals(tide: Terminal) -> None:
         ("similar", 1, "from 1 finished job;"),
         ("estimates", 0, "users' estimates, held against 0 finished jobs so far"),
         ("unknown", 2, "a general distribution, since there are only 2 finished jobs; wide interval"),
+        ("unknown", 0, "a general distribution, since no job has finished yet; wide interval"),
         ("similar", 10, ""),
         ("", 0, ""),
     ],

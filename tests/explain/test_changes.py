@@ -200,7 +200,7 @@ def test_where_nothing_starts_it_what_was_tried_is_said() -> None:
         busy.submit(8, placement="any")
     text, todo = dead_end(busy, job := busy.submit(1))
     assert text == (
-        "not by itself: none of these, each tried alone, starts it now: a higher tier, the ends of running jobs, "
+        "not by itself; tried without success, each alone: a higher tier, the ends of running jobs, "
         "a running job cancelled, a waiting job cancelled, more nodes"
     )
     assert todo == f"see when it starts: tide eta {job}"

@@ -113,7 +113,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.UNDRAIN: "with {nodes:whys} schedulable again",
     C.MOVE_JOBS: "with {jobs:job_ids} on {nodes:names}",
     C.MORE_NODES: "with {count:more_nodes} of {devices:n} {kind:kinds}devices",
-    C.NO_CHANGE_STARTS: "not by itself: none of these, each tried alone, starts it now: {tried:kinds_of_change}",
+    C.NO_CHANGE_STARTS: "not by itself; tried without success, each alone: {tried:kinds_of_change}",
     C.NO_CHANGE_IN_TIME: "nothing found in the time allowed; tried: {tried:kinds_of_change}",
     C.NOTHING_TO_CHANGE: "not by itself: neither its request nor another job nor a node could be changed",
     },

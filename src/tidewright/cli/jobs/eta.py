@@ -74,4 +74,5 @@ def _durations(view: EtaView) -> str:
         return f"run times come from {jobs}; wide interval"
     if view.durations == "estimates":
         return f"run times are users' estimates, held against {jobs} so far; wide interval"
-    return f"run times are drawn from a general distribution, since there are only {jobs}; wide interval"
+    why = f"there {'is' if view.finished == 1 else 'are'} only {jobs}" if view.finished else "no job has finished yet"
+    return f"run times are drawn from a general distribution, since {why}; wide interval"
