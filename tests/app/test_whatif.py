@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from tidewright.app.recorded import read
 from tidewright.app.remembered import remember
-from tidewright.app.whatif import PoolChange, changed_pool, policy_of, what_if
+from tidewright.app.whatif import PoolChange, changed_pool, policy_of, unfit_jobs, what_if
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
+from tidewright.model.job import State
 from tidewright.model.node import NodeSpec
 
 from .test_recorded import record, spec
@@ -98,3 +102,34 @@ def test_a_state_directory_knows_its_policy(journal: Path, tmp_path: Path) -> No
     assert policy_of(tmp_path, recording) == "sla"
     remember(tmp_path, {"policy": "las:round=6m"})
     assert policy_of(tmp_path, recording) == "las:round=6m"
+
+
+@pytest.fixture
+def two_devices(tmp_path: Path) -> Path:
+    """Two jobs that need both devices, and one that needs one."""
+    jobs = [(spec(devices=2, ranks=2, name="wide"), 10), (spec(name="small"), 5), (spec(devices=2, ranks=2), 5)]
+    return record(jobs, end=100).write(tmp_path / "journal.ndjson")
+
+
+def test_jobs_that_no_longer_fit_are_named(two_devices: Path) -> None:
+    found = what_if(two_devices, PoolChange(cluster="1x1:cpu"))
+    assert [(one.job, one.name) for one in found.unfit] == [("1", "wide"), ("3", "")]
+    assert all(one.why == "NeverFits" for one in found.unfit)
+    assert (found.before.completed, found.after.completed, found.after.refused) == (3, 1, 2)
+
+
+def test_where_all_fit_none_is_named(two_devices: Path) -> None:
+    assert what_if(two_devices, PoolChange(add=("2xcpu",))).unfit == ()
+
+
+def test_jobs_that_never_start_and_those_that_are_cancelled_first_are_named_too(two_devices: Path) -> None:
+    """As simulations leave them."""
+
+    def simulated(start: list[int], state: list[int], why: dict[int, str]) -> Any:
+        outcomes = SimpleNamespace(start=np.array(start), state=np.array(state), refusals={})
+        return SimpleNamespace(outcomes=outcomes, why_unfinished=lambda: why)
+
+    before = simulated([0, 1, 2], [int(State.COMPLETED)] * 3, {})
+    after = simulated([-1, -1, 2], [-1, int(State.CANCELLED), int(State.COMPLETED)], {0: "queued: NoCapacity"})
+    found = [(one.job, one.why) for one in unfit_jobs(read(two_devices), before, after)]
+    assert found == [("1", "queued: NoCapacity"), ("2", "cancelled")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -20,6 +21,35 @@ def test_why_says_when_no_change_is_known(tide: Terminal, searched: bool) -> Non
     view = replace(tide.stub.why("later"), change="", changes=(), searched=searched)
     tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
     assert ("no single change that was tried" in tide("why", "later").out) is searched
+
+
+def test_why_says_what_was_tried_and_what_to_do_next(tide: Terminal) -> None:
+    tried = api.CauseView("NoChangeStarts", {}, "not by itself; tried without success: more nodes")
+    view = replace(tide.stub.why("later"), change="", changes=(), dead_end=tried, remedy="see when: tide eta 18")
+    tide.stub.why = lambda ref, changes: view  # type: ignore[method-assign]
+    said = " ".join(tide("why", "later").out.split())
+    assert "would start it not by itself; tried without success: more nodes" in said
+    assert "try see when: tide eta 18" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (
+            {"starts": None, "ends": None, "why": "held", "cause": api.CauseView("HeldByUser", {}, "")},
+            "release it: tide resume 18",
+        ),
+        ({"starts": None, "ends": None, "why": "waits"}, "see what it waits for: tide why 18"),
+        ({"starts": api.TimeInterval(-1, -1, -1)}, "see what would start it: tide why 18"),
+        ({}, ""),
+    ],
+)
+def test_eta_without_a_start_says_what_to_do_next(tide: Terminal, changed: dict[str, Any], text: str) -> None:
+    view = replace(tide.stub.eta("later"), **changed)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert text in said.err if text else "tide" not in said.err
+    assert len(said.out.splitlines()) > 1
 
 
 def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:
@@ -46,6 +76,25 @@ def test_eta_shows_intervals(tide: Terminal) -> None:
     said = tide("eta", "later")
     assert "in 12m00s (8m00s to 25m00s)" in said.out and "in 2h10m (1h30m to 5h00m)" in said.out
     assert "20 simulated futures" in said.err
+
+
+@pytest.mark.parametrize(
+    ("durations", "finished", "text"),
+    [
+        ("similar", 3, "run times come from 3 finished jobs; wide interval"),
+        ("similar", 1, "from 1 finished job;"),
+        ("estimates", 0, "users' estimates, held against 0 finished jobs so far"),
+        ("unknown", 2, "a general distribution, since there are only 2 finished jobs; wide interval"),
+        ("unknown", 0, "a general distribution, since no job has finished yet; wide interval"),
+        ("similar", 10, ""),
+        ("", 0, ""),
+    ],
+)
+def test_eta_says_from_how_few_finished_jobs_it_knows(tide: Terminal, durations: str, finished: int, text: str) -> None:
+    view = replace(tide.stub.eta("later"), durations=durations, finished=finished)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later").err
+    assert text in said if text else "finished" not in said
 
 
 KEPT = api.CalibrationView(starts=57, earlier=4, inside=47, later=6, median_error_us=-12_000_000)

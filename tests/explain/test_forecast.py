@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,10 @@ from tidewright.explain.forecast import forecast, interval
 from tidewright.explain.rehearsal import rehearse
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, State
+from tidewright.model.node import Part
 from tidewright.plan.explain import Interval
+from tidewright.plan.moves import Start
+from tidewright.plan.plan import Plan, Wake
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
@@ -179,3 +183,62 @@ def test_a_queue_too_long_to_simulate_is_reckoned_by_the_work_ahead() -> None:
     found = forecast(busy.engine.snapshot(), busy.planner, [last], enough)[0]
     assert found.method == "work-ahead" and found.start is not None
     assert found.start.low < busy.engine.book.now + 5 * HOUR < found.start.high
+
+
+@pytest.mark.parametrize(
+    ("ended", "asked", "durations", "finished"),
+    [
+        (0, {}, "unknown", 0), (3, {}, "unknown", 3), (4, {}, "similar", 4), (7, {"name": "new"}, "similar", 7),
+        (5, {"expected_us": HOUR}, "estimates", 0),
+    ],
+)  # fmt: skip
+def test_it_is_said_from_how_many_finished_jobs_run_times_come(
+    ended: int, asked: dict[str, Any], durations: str, finished: int
+) -> None:
+    busy = Worldlet(1, 8, planner=make("fifo"))
+    for _ in range(ended):
+        job = busy.submit(1, name="old", user="u")
+        busy.later(MINUTE, ev.Exited(job, 1, 0))
+    holder, waits = busy.submit(8, **asked), busy.submit(8, **asked)
+    for found in ask(busy, holder, waits):
+        assert (found.durations, found.finished) == (durations, finished)
+
+
+def test_estimates_count_the_jobs_they_were_held_against() -> None:
+    busy = pool()
+    found = ask(busy, busy.submit(1, expected_us=HOUR))[0]
+    assert (found.durations, found.finished) == ("estimates", 8)
+
+
+def test_the_work_of_a_long_queue_is_drawn_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.explain.forecast._DRAWN", 30)
+    busy = pool()
+    last = [busy.submit(8, expected_us=HOUR) for _ in range(8)][-1]
+    found = forecast(busy.engine.snapshot(), busy.planner, [last], lambda: True)[0]
+    assert (found.method, found.samples, found.finished) == ("work-ahead", 5, 8)
+
+
+def test_a_step_of_many_planning_rounds_ends_when_time_is_up() -> None:
+    """Jobs start one by one, a round each."""
+    planned = [0]
+
+    class OneByOne:
+        name = "one-by-one"
+
+        def plan(self, view: Any) -> Plan:
+            planned[0] += 1
+            free = [device for device in range(8) if view.board().free[0] >> device & 1]
+            waiting = view.jobs.id[view.jobs.waiting].tolist()
+            moves = [Start(waiting[0], (Part(0, 1 << free[0]),), Code.FIRST_IN_QUEUE())] if waiting and free else []
+            return Plan(view.revision, tuple(moves), wake=Wake(at=view.now))
+
+    busy = Worldlet(1, 8, planner=OneByOne())
+    busy.engine.book.planning = True  # nothing starts before the forecast
+    jobs = [busy.submit(1) for _ in range(8)]
+    image = busy.engine.snapshot()
+    rounds = []
+    for most in (2, 100):
+        planned[0] = 0
+        forecast(image, busy.planner, [jobs[-1]], lambda most=most: planned[0] >= most, samples=1)  # type: ignore[misc]
+        rounds.append(planned[0])
+    assert rounds[0] == 2 < rounds[1]

@@ -13,6 +13,7 @@ from tidewright.base.units import MINUTE
 from tidewright.engine import events as ev
 from tidewright.engine.requests.amend import amend
 from tidewright.engine.settings import live_settings
+from tidewright.explain.ahead import ahead_of
 from tidewright.explain.requests import amended
 from tidewright.explain.trial import settle, starts
 from tidewright.model.cause import Code, reported
@@ -54,9 +55,12 @@ def busy_pool(seed: int, policy: str) -> tuple[Worldlet, list[int]]:
                 gpu_memory=dice.choice((10, 50, 79)) * GIB if share else 0,
                 placement=dice.choice(("consolidate", "one-node", "any")) if devices <= 8 else "any",
                 expected_us=dice.randrange(1, 600) * MINUTE,
+                min_devices=devices // 2 if dice.random() < 0.3 else 0,
             )
         )
         busy.later(dice.randrange(1, 5) * MINUTE)
+    if dice.random() < 0.2:
+        busy.tell(ev.NodeDrain("n1", True))
     book = busy.engine.book
     return busy, [job for job in jobs if busy.state(job) is State.QUEUED and job not in book.reservations][:3]
 
@@ -75,6 +79,15 @@ def starts_with(busy: Worldlet, job: int, change: Change) -> bool:
         return starts(fork, planner, job)
     if change.kind in ("wait", "cancel"):
         return settle(fork, planner, [ev.Exited(one, book.jobs[one].attempt, 0) for one in change.jobs], job)
+    if change.kind == "cancel-waiting":
+        assert all(one not in book.allocations for one in change.jobs)
+        return settle(fork, planner, [ev.Cancel(one) for one in change.jobs], job)
+    if change.kind == "scale":
+        assert change.sizes == tuple(book.specs[one].floor for one in change.jobs)
+        scales = [ev.Scale(one, size, f"s{one}") for one, size in zip(change.jobs, change.sizes, strict=True)]
+        return settle(fork, planner, list(scales), job)
+    if change.kind == "undrain":
+        return settle(fork, planner, [ev.NodeDrain(node, False) for node in change.nodes], job)
     if change.kind == "nodes":
         more = [
             NodeSpec(name=f"more{at}", kind="h100", devices=8, device_memory=80 * GIB) for at in range(change.count)
@@ -94,6 +107,9 @@ def test_every_change_offered_starts_the_job(seed: int, policy: str) -> None:
         assert busy.engine.snapshot() == before, "asking changes nothing"
         assert said.waiting and said.why
         assert said.reason is not None and said.consequence == CONSEQUENCE[said.reason]
+        if said.dead_end is not None:
+            assert said.change is None and len(said.changes) == 1
+            continue
         for change in said.changes:
             assert starts_with(busy, job, change), (change, said)
 
@@ -119,6 +135,12 @@ def test_no_smaller_change_of_a_kind_would_do(seed: int, policy: str) -> None:
             one for one in busy.engine.book.allocations
             if one != job and starts_with(busy, job, Change("cancel", Code.SPREAD(), "", jobs=(one,)))
         ]  # fmt: skip
+        ahead = [
+            one for one in (*busy.engine.book.reservations, *ahead_of(busy.engine.view(), busy.planner, job).jobs)
+            if one not in busy.engine.book.allocations
+            and starts_with(busy, job, Change("cancel-waiting", Code.SPREAD(), "", jobs=(one,)))
+        ]  # fmt: skip
+        assert bool(ahead) == any(one.kind == "cancel-waiting" for one in said.changes)
         offered = [one.jobs for one in said.changes if one.kind == "cancel"]
         assert bool(offered) == bool(alone), (offered, alone, said)
         table = busy.engine.book.table
@@ -200,7 +222,9 @@ def test_a_pool_without_a_working_node_is_the_reason(event) -> None:
     said = why(busy, job)
     assert said.reason is Reason.NODES_DOWN
     assert (Code.POOL_EMPTY() if event is None else reported(event.why)) in within(said.why)
-    assert {one.kind for one in said.changes} <= {"nodes"}
+    drained = isinstance(event, ev.NodeDrain)
+    assert {one.kind for one in said.changes} <= ({"nodes", "undrain"} if drained else {"nodes", "none"})
+    assert any(one.kind == "undrain" for one in said.changes) is drained
 
 
 def test_nobody_waits_behind_zero_jobs() -> None:

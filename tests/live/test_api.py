@@ -63,7 +63,32 @@ def test_why_looks_for_changes_where_they_may_lift_the_limit_and_says_who_is_fir
         client.suspend(ids[3])
         held = client.why(ids[3])
         assert (held.reason, held.searched, held.changes) == ("UserHold", False, ())
+        assert held.remedy == f"release it: tide resume {ids[3]}" and held.dead_end is None
+        dead = client.why(client.submit([_spec("last", devices=4, ranks=4, tier="premium")]).ids[0])
+        assert dead.searched and dead.changes and dead.dead_end is None and not dead.remedy
         assert not client.why(ids[0]).searched
+
+
+def test_members_of_an_array_are_named_as_they_are_listed(running) -> None:  # type: ignore[no-untyped-def]
+    with running(policy=make("fifo")) as server, server.client() as client:
+        members = [_spec(f"sweep[{n}]", devices=4, ranks=4, array=ArrayMember("sweep", n, 12)) for n in range(12)]
+        ids = client.submit(members).ids
+        listed = [job.name for job in client.jobs().jobs]
+        for name, job in zip(listed, ids, strict=True):
+            assert client.why(name, changes=False).job == client.why(str(job), changes=False).job == job
+        assert client.eta("sweep[2]").job == ids[2]
+        client.cancel("sweep[11]")
+        _until(client, ids[11], "cancelled")
+        assert client.why("sweep[11]").job == client.eta("sweep[11]").job == ids[11]
+        for ask in (client.why, client.eta):
+            with pytest.raises(Conflict, match=r"'sweep' is an array of 11 jobs .*: sweep\[0\] \(\d+\), ") as error:
+                ask("sweep")
+            assert error.value.message.endswith(", …") and error.value.remedy == "name one of them, e.g. 'sweep[0]'"
+            for unknown in (9999, "sweep[77]", "1_3"):
+                with pytest.raises(NotFound, match="no job") as missing:
+                    ask(unknown)
+                assert "list jobs with tide ps --all" in missing.value.remedy
+                assert ("name[index]" in missing.value.remedy) is (unknown == "1_3")
 
 
 def test_suspend_resume_cancel(running) -> None:  # type: ignore[no-untyped-def]

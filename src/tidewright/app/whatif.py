@@ -4,7 +4,7 @@ and changed, beside what was recorded."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -48,6 +48,15 @@ class Recorded(Struct, frozen=True, kw_only=True):
     preemptions: int
 
 
+class UnfitJob(Struct, frozen=True):
+    """A job that ran in ``before`` and does not in ``after``: refused, or never started. ``why``: code of the refusal, else its
+    last state, with the limit that it waits behind."""
+
+    job: str
+    name: str
+    why: str
+
+
 class WhatIf(Struct, frozen=True, kw_only=True):
     """``before``: the recorded jobs simulated as it was, ``after``: with the change. ``off``: by which part the mean JCT of the
     recorded jobs that ended is longer in ``before`` than it was: differences smaller than that say nothing."""
@@ -57,6 +66,8 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     before: SimulationResult
     after: SimulationResult
     off: float
+    unfit: tuple[UnfitJob, ...] = ()
+    """Jobs that no longer fit; they are in no mean of ``after``."""
     notes: tuple[str, ...] = ()
 
 
@@ -85,7 +96,7 @@ def what_if(
     after = run(change.policy or policy, pool, 0.5)
     return WhatIf(
         recorded=_recorded(recording, policy), before=before.result(), after=after.result(),
-        off=_off(recording, before), notes=tuple(recording.notes),
+        off=_off(recording, before), unfit=tuple(unfit_jobs(recording, before, after)), notes=tuple(recording.notes),
     )  # fmt: skip
 
 
@@ -138,6 +149,16 @@ def _recorded(recording: Recording, policy: str) -> Recorded:
         policy=policy, jobs=len(jct), jct_mean_s=mean, jct_median_s=median, jct_p99_s=p99,
         preemptions=sum(job.preemptions for job in recording.jobs if job.end),
     )  # fmt: skip
+
+
+def unfit_jobs(recording: Recording, before: Simulation, after: Simulation) -> Iterator[UnfitJob]:
+    """Jobs that started before and do not after the change, in the order of submission."""
+    why = {**after.why_unfinished(), **after.outcomes.refusals}
+    never = ((after.outcomes.start < 0) & (before.outcomes.start >= 0)).tolist()
+    for row, job in enumerate(recording.jobs):
+        if never[row]:
+            ended = why.get(row) or State(after.outcomes.state.item(row)).name.lower()
+            yield UnfitJob(str(job.job), job.spec.name, ended)
 
 
 def _off(recording: Recording, before: Simulation) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..base.errors import UsageError
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
@@ -35,10 +37,14 @@ def command(
 
     JOURNAL is a state directory, its journal.db or an exported journal; by default the present state directory, which may be
     in use. Operations take as long as they did in the recording. How far the simulation of what was is off from what was
-    recorded is said: differences smaller than that mean nothing.
+    recorded is said: differences smaller than that mean nothing. Jobs that no longer fit are counted and named.
     """
     from ..app.whatif import PoolChange, what_if
 
+    if journal is not None and not journal.exists() and re.fullmatch(r"\d+|.*\[\d+\]", str(journal)):
+        raise UsageError(
+            f"{journal} reads as a job, not as a journal", f"of one job: tide why {journal}, tide eta {journal}"
+        )
     change = PoolChange(add=add, remove=remove, cluster=cluster, policy=policy)
     with progress("what if", total=1.0) as bar:
         found = what_if(journal or session.state, change, since, bar.update)
@@ -46,6 +52,8 @@ def command(
         out.print_json(found)
     else:
         out.print_whole(_table(found))
+        if found.unfit:
+            out.echo(_unfit(found))
     for note in found.notes:
         out.note(f"note: {note}")
     out.note(
@@ -66,11 +74,28 @@ def _table(found: WhatIf) -> Any:
     for name, recorded, value, text in _rows():
         pair = (value(before), value(after))
         grid.add_row(name, recorded(found.recorded), *map(text, pair), _change(*pair))
+    if found.unfit:
+        grid.add_row("no longer fit", "", "", f"{len(found.unfit):,}", "")
     for at, tier in enumerate(before.tiers):
         if tier.jobs and tier.target:
             kept = (tier.attained, after.tiers[at].attained)
             grid.add_row(f"promises, {tier.tier}", "", *map(_percent, kept), f"{100 * (kept[1] - kept[0]):+.1f} pp")
     return grid
+
+
+SHOWN = 10
+"""Jobs that no longer fit which are named; -o json has all of them."""
+
+
+def _unfit(found: WhatIf) -> str:
+    """How many jobs no longer fit, and the first of them."""
+    jobs = [f"  {one.job} {one.name} ({one.why})" for one in found.unfit[:SHOWN]]
+    more = len(found.unfit) - SHOWN
+    last = [f"  and {more:,} more: tide whatif … -o json"] if more > 0 else []
+    many = (
+        "1 job no longer fits and is" if len(found.unfit) == 1 else f"{len(found.unfit):,} jobs no longer fit and are"
+    )
+    return "\n".join([f"{many} left out of the means of what if:", *jobs, *last])
 
 
 Row = tuple[str, "Callable[[Recorded], str]", "Callable[[SimulationResult], float]", "Callable[[float], str]"]
@@ -94,8 +119,11 @@ def _change(before: float, after: float) -> str:
 
 
 def _duration(seconds: float) -> str:
+    """``-`` for none, as in other tables; nothing here is known to the millisecond."""
     from ..base.units import SECOND, format_duration
 
+    if seconds < 1:
+        return "< 1s" if seconds > 0 else "-"
     return format_duration(round(seconds * SECOND))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from random import Random
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -13,6 +14,7 @@ from ..engine.book import Book
 from ..estimate.duration import LEAST_US, OVERRUN_US
 from ..estimate.history import ENOUGH, PastJob, RunTimeHistory
 from ..model.job import JobSpec
+from ..plan.explain import Basis
 
 _SIGMA_UNKNOWN = 0.5
 """Standard deviation of the logarithm of users' estimates before enough of them could be checked."""
@@ -25,6 +27,23 @@ _BLUR = 0.1
 _TRIES = 16
 _WINDOW_US = 7 * DAY
 _LEAST_WINDOW_US = 10 * MINUTE
+
+
+class DurationBasis(NamedTuple):
+    """From what run times are drawn, and from how many finished jobs that comes."""
+
+    kind: Basis
+    finished: int
+
+
+def duration_basis(history: RunTimeHistory, spec: JobSpec) -> DurationBasis:
+    """What ``total_us`` goes by for a job of which nothing is known but its spec."""
+    if spec.expected_us:
+        return DurationBasis("estimates", history.ended)
+    similar = history.similar(spec)
+    return (
+        DurationBasis("similar", len(similar)) if similar else DurationBasis("unknown", len(history.groups.get("", ())))
+    )
 
 
 def total_us(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:

@@ -16,7 +16,7 @@ from ..model.job import State
 from ..plan.explain import Forecast, Interval
 from ..plan.plan import Planner
 from .ahead import ahead_of
-from .draws import arrivals, total_us
+from .draws import arrivals, duration_basis, total_us
 from .forward import ForwardRun, learnt_costs
 from .trial import Enough
 
@@ -29,6 +29,8 @@ _TURNS = 100_000
 _END_TURNS = 200
 """Turns after the start, in which what may still preempt a job is simulated; its end is then reckoned."""
 _DRAWS = 10
+_DRAWN = 50_000
+"""Run times drawn in all for one answer: sums of many vary little, and fewer of them do."""
 _WIDER = 1.5
 """What is reckoned from the work ahead is off by so much either way: kinds, sizes and later arrivals are left out."""
 _UTILISATION = 0.9
@@ -67,12 +69,18 @@ def forecast(
             continue
         running = book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
         if futures.ends[job]:
-            start = None if running else interval(futures.starts[job])
-            ends = futures.ends[job]
-            found.append(Forecast(job=job, start=start, end=interval(ends), samples=len(ends)))
+            found.append(_simulated(book, job, None if running else futures.starts[job], futures.ends[job]))
         else:
             found.append(_by_work(engine, planner, job, running))
     return tuple(found)
+
+
+def _simulated(book: Book, job: int, starts: list[int] | None, ends: list[int]) -> Forecast:
+    basis = duration_basis(book.run_times, book.specs[job])
+    return Forecast(
+        job=job, start=None if starts is None else interval(starts), end=interval(ends), samples=len(ends),
+        durations=basis.kind, finished=basis.finished,
+    )  # fmt: skip
 
 
 def _follow(run: ForwardRun, futures: _Futures, enough: Enough) -> bool:
@@ -123,13 +131,18 @@ def _by_work(engine: Engine, planner: Planner, job: int, running: bool) -> Forec
         before = (*ahead.jobs, *book.allocations)
         left = _left_for(book, job, ahead.count / max(int(np.count_nonzero(view.jobs.waiting)), 1))
     starts, ends = [], []
-    for sample in range(_DRAWS):
+    draws = min(_DRAWS, max(_DRAWN // max(len(before), 1), _LEAST_SAMPLES))
+    for sample in range(draws):
         dice = Random(f"{book.revision}.{sample}.work")
         starts.append(book.now + round(sum(_work(book, other, dice) for other in before) / left))
         done = book.table.ideal.item(book.table.row[job])
         ends.append(starts[-1] + total_us(book.run_times, book.specs[job], done, dice) - done)
     start = None if running else _wider(interval(starts), book.now)
-    return Forecast(job=job, start=start, end=_wider(interval(ends), book.now), samples=_DRAWS, method="work-ahead")
+    basis = duration_basis(book.run_times, book.specs[job])
+    return Forecast(
+        job=job, start=start, end=_wider(interval(ends), book.now), samples=draws, method="work-ahead",
+        durations=basis.kind, finished=basis.finished,
+    )  # fmt: skip
 
 
 def _left_for(book: Book, job: int, share: float) -> float:

@@ -57,6 +57,7 @@ class ForwardRun:
         self._admitted: dict[str, int] = {}
         """Submission to the run time drawn for it."""
         self._next = next(to_come, None)
+        self._enough: Enough = lambda: False
         _populate(engine.book, self.world, dice)
         engine.replan()
 
@@ -66,7 +67,8 @@ class ForwardRun:
         return self.engine.book.now
 
     def run(self, over: Callable[[], bool], horizon: int, enough: Enough) -> bool:
-        """Go on until ``over``, or until ``horizon`` is passed. False when ``enough`` said so before."""
+        """Go on until ``over``, or until ``horizon`` is passed. False when ``enough`` said so before, in mid-step even."""
+        self._enough = enough
         if not self.turns:
             self._step(self.now, [ev.Tick()])
         while not over():
@@ -107,7 +109,7 @@ class ForwardRun:
 
     def _step(self, now: int, events: list[ev.Event]) -> None:
         commands = self.engine.step(now, events)
-        while commands:
+        while commands and not self._enough():  # a step of many planning rounds takes seconds where many jobs wait
             ready: list[ev.Event] = []
             for command in commands:
                 if isinstance(command, PlanRequest):

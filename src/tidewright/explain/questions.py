@@ -12,7 +12,7 @@ from ..engine.events import Tick
 from ..model.job import JobSpec
 from ..plan.explain import Change, Explanation, Forecast, Rehearsal
 from ..plan.plan import Planner
-from .changes import smallest_changes
+from .changes import changes_in
 from .forecast import forecast
 from .rehearsal import rehearse
 from .trial import Enough
@@ -54,7 +54,7 @@ def answer(image: bytes, planner: Planner, question: Question, enough: Enough) -
     if isinstance(question, ForecastQuestion):
         return forecast(image_at(image, question.now), planner, question.jobs, enough)
     if isinstance(question, ChangesQuestion):
-        return smallest_changes(Engine.restore(image), planner, question.found, enough)
+        return changes_in(image, planner, question.found, enough)
     return rehearse(Engine.restore(image_at(image, question.now)), planner, question.specs, enough)
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from ..base.units import WHOLE_DEVICE
 from ..engine.book import Book
 from ..model.cause import Code
-from ..model.job import JobSpec
+from ..model.job import MIN_HOST_MEMORY, JobSpec
 from ..plan.explain import Change
 
-_RANKS = 16
-"""Ranks on one node that are divided among."""
+MIB = 2**20
+_CPU_STEP = 100
+"""Thousandths of a CPU between two amounts that are tried."""
 _UP = {"basic": "standard", "standard": "premium"}
 
 
@@ -27,20 +28,28 @@ def amended(spec: JobSpec, change: Change) -> JobSpec:
         fields["device_types"] = change.device_types
     if change.gpu_memory >= 0:
         fields["gpu_memory"] = change.gpu_memory
-    for name in ("cpus_milli", "memory", "tier", "placement"):
+    for name in ("gpu_milli", "cpus_milli", "memory", "tier", "placement"):
         if value := getattr(change, name):
             fields[name] = value
     return msgspec.structs.replace(spec, **fields)
 
 
-def candidates(book: Book, job: int) -> Iterator[list[Change]]:
+class Candidates(NamedTuple):
+    """Changes of one kind, the mildest first: a value each, and the change that it makes."""
+
+    values: Sequence[Any]
+    change: Callable[[Any], Change]
+
+
+def candidates(book: Book, job: int) -> Iterator[Candidates]:
     """Changes worth trying, in groups: of each group the first that starts the job is its least."""
     spec = book.specs[job]
-    yield from ([one] for one in _elsewhere(book, spec))
-    yield from _less_of_hosts(book, job, spec)
-    yield list(_fewer_devices(spec))
-    yield list(_smaller_share(book, spec))
-    yield list(_higher_tier(spec))
+    for one in _elsewhere(book, spec):
+        yield Candidates([one], lambda change: change)
+    yield from _less_of_hosts(spec)
+    yield Candidates(list(_fewer_devices(spec)), lambda change: change)
+    yield from _smaller_share(spec)
+    yield Candidates(list(_higher_tier(spec)), lambda change: change)
 
 
 def _elsewhere(book: Book, spec: JobSpec) -> Iterator[Change]:
@@ -52,24 +61,23 @@ def _elsewhere(book: Book, spec: JobSpec) -> Iterator[Change]:
             yield Change("request", Code.ACCEPT_TYPE(kind), f"--type {','.join(types)}", device_types=types)
 
 
-def _less_of_hosts(book: Book, job: int, spec: JobSpec) -> Iterator[list[Change]]:
-    """As many CPUs, or as much host memory, for each rank as some node with free devices has left for so many ranks."""
-    board, kinds = book.board, int(book.table.kinds[book.table.row[job]])
-    nodes = [node for node, kind in enumerate(board.layout.node_kind) if kinds >> kind & 1 and board.free[node]]
-    left = [board.host_free(node) for node in nodes]
-    ranks = range(1, min(spec.ranks, _RANKS) + 1)
-    cpus = [max((free for free, _ in left), default=0) // each // 100 * 100 for each in ranks]
-    memory = [max((free for _, free in left), default=0) // each // 2**20 * 2**20 for each in ranks]
-    yield [
-        Change("request", Code.FEWER_CPUS(count, spec.cpus_milli), f"--cpus {count / 1000:g}", cpus_milli=count)
-        for count in dict.fromkeys(cpus)
-        if 0 < count < spec.cpus_milli
-    ]
-    yield [
-        Change("request", Code.LESS_HOST_MEMORY(size, spec.memory), f"--mem {size // 2**20}MiB", memory=size)
-        for size in dict.fromkeys(memory)
-        if 0 < size < spec.memory
-    ]
+def _below(asked: int, step: int, least: int) -> range:
+    """Multiples of ``step`` below ``asked``, the largest first, down to ``least``."""
+    return range((asked - 1) // step * step, least - 1, -step)
+
+
+def _less_of_hosts(spec: JobSpec) -> Iterator[Candidates]:
+    """Fewer CPUs, and less host memory, for each rank."""
+
+    def fewer(cpus: int) -> Change:
+        return Change("request", Code.FEWER_CPUS(cpus, spec.cpus_milli), f"--cpus {cpus / 1000:g}", cpus_milli=cpus)
+
+    def less(size: int) -> Change:
+        what = Code.LESS_HOST_MEMORY(size, spec.memory)
+        return Change("request", what, f"--mem {size // MIB}MiB", memory=size)
+
+    yield Candidates(_below(spec.cpus_milli, _CPU_STEP, _CPU_STEP), fewer)
+    yield Candidates(_below(spec.memory, MIB, MIN_HOST_MEMORY), less)
 
 
 def _fewer_devices(spec: JobSpec) -> Iterator[Change]:
@@ -81,20 +89,19 @@ def _fewer_devices(spec: JobSpec) -> Iterator[Change]:
             yield Change("request", Code.FEWER_DEVICES(count, spec.floor), f"-g {count}", devices=count)
 
 
-def _smaller_share(book: Book, spec: JobSpec) -> Iterator[Change]:
-    """The memory of any one device that is free, the largest first."""
-    board, layout = book.board, book.board.layout
-    if not spec.gpu_memory:
-        return
-    free = {
-        (WHOLE_DEVICE - used) * layout.nodes[node].device_memory // WHOLE_DEVICE // 2**20 * 2**20
-        for (node, _), used in board.partial.items()
-    }
-    free |= {layout.nodes[node].device_memory for node, mask in enumerate(board.free) if mask}
-    for share in sorted(free, reverse=True):
-        if 0 < share < spec.gpu_memory:
-            what = Code.SMALLER_SHARE(share, spec.gpu_memory)
-            yield Change("request", what, f"--gpu-mem {share // 2**20}MiB", gpu_memory=share)
+def _smaller_share(spec: JobSpec) -> Iterator[Candidates]:
+    """Less memory, and less compute, of one device."""
+
+    def memory(share: int) -> Change:
+        what = Code.SMALLER_SHARE(share, spec.gpu_memory)
+        return Change("request", what, f"--gpu-mem {share // MIB}MiB", gpu_memory=share)
+
+    def compute(milli: int) -> Change:
+        what = Code.SMALLER_COMPUTE(milli, spec.gpu_milli)
+        return Change("request", what, f"--gpu-milli {milli}", gpu_milli=milli)
+
+    yield Candidates(_below(spec.gpu_memory, MIB, MIB), memory)
+    yield Candidates(_below(spec.gpu_milli, 1, 1), compute)
 
 
 def _higher_tier(spec: JobSpec) -> Iterator[Change]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from ..model.cause import Cause
 from .reasons import Reason
+
+Basis: TypeAlias = Literal["", "similar", "estimates", "unknown"]
+"""Where run times come from: similar jobs, users' estimates with the errors that these have had, or a general distribution,
+because too few jobs have finished. Empty: nothing is forecast."""
 
 
 class DeviceHolder(Struct, frozen=True):
@@ -22,23 +26,26 @@ class DeviceHolder(Struct, frozen=True):
 class Change(Struct, frozen=True, omit_defaults=True):
     """One change that would start the job now. ``flag``: the option of the request that makes it; empty for other kinds.
 
-    Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``cpus_milli``, ``memory``, ``tier`` and ``placement`` are
-    fields of the job's spec and their new values. ``jobs``: those that end, are cancelled, or move to ``nodes``; ``count``: nodes
-    to add.
+    Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``gpu_milli``, ``cpus_milli``, ``memory``, ``tier`` and
+    ``placement`` are fields of the job's spec and their new values. ``jobs``: those that end, are cancelled (``cancel-waiting``:
+    while they wait), are scaled to ``sizes``, or move to ``nodes``; of ``undrain`` ``nodes`` are those that take work again;
+    ``count``: nodes to add. ``none`` is no change: nothing that was tried starts the job, and ``what`` says what was.
     """
 
-    kind: Literal["request", "tier", "move", "wait", "cancel", "nodes"]
+    kind: Literal["request", "tier", "move", "scale", "undrain", "wait", "cancel-waiting", "cancel", "nodes", "none"]
     what: Cause
     flag: str
     devices: int = 0
     device_types: tuple[str, ...] | None = None
     gpu_memory: int = -1
+    gpu_milli: int = 0
     cpus_milli: int = 0
     memory: int = 0
     tier: str = ""
     placement: str = ""
     jobs: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
     count: int = 0
 
 
@@ -61,7 +68,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_ahead: Cause | None = None
     """The first of them, and by what it comes before the job, of both."""
     changes: tuple[Change, ...] = ()
-    """The least change of each kind that would start the job now, the mildest kind first."""
+    """The least change of each kind that would start the job now, the mildest kind first; a single one of kind ``none`` where
+    none does. Empty before any were looked for."""
     history: tuple[tuple[int, str, Cause], ...] = ()
 
     @property
@@ -72,7 +80,12 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def change(self) -> Change | None:
         """The mildest change."""
-        return self.changes[0] if self.changes else None
+        return self.changes[0] if self.changes and self.dead_end is None else None
+
+    @property
+    def dead_end(self) -> Cause | None:
+        """That nothing that was tried starts the job, and what was tried."""
+        return self.changes[0].what if self.changes and self.changes[0].kind == "none" else None
 
 
 class Interval(Struct, frozen=True):
@@ -96,6 +109,9 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Futures that were simulated."""
     method: Literal["simulated", "work-ahead"] = "simulated"
     """``work-ahead``: the queue is too long to be simulated in the time allowed; the device-time before the job says when."""
+    durations: Basis = ""
+    finished: int = 0
+    """Finished jobs that ``durations`` come from; of ``unknown`` ones all there are."""
 
 
 class Rehearsal(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..base.units import format_bytes, format_duration
 from ..model.cause import Arg, Cause, Code
-from .sentences import REMEDIES, SENTENCES
+from .sentences import KINDS_OF_CHANGE, REMEDIES, SENTENCES
 
 
 def render(why: Cause | str | None) -> str:
@@ -90,6 +90,10 @@ def _held_by(jobs: Sequence[int]) -> str:
     return f"; held by job{'s' * (len(jobs) > 1)} {_names(jobs)}" if jobs else ""
 
 
+def _kinds_of_change(kinds: Sequence[str]) -> str:
+    return ", ".join(KINDS_OF_CHANGE.get(kind, kind) for kind in kinds) or "nothing yet"
+
+
 KINDS: dict[str, ArgumentKind] = {
     "": ArgumentKind(str, str),
     "quoted": ArgumentKind(str, repr),
@@ -106,6 +110,8 @@ KINDS: dict[str, ArgumentKind] = {
     "each_rank": ArgumentKind(int, lambda number: "its rank" if number == 1 else f"each of its {number} ranks"),
     "fraction": ArgumentKind(int, lambda milli: f"{milli / 1000:.2f}"),
     "devices": ArgumentKind(int, lambda number: _count(number, "device")),
+    "sizes": ArgumentKind(tuple, lambda sizes: f"{_names(sizes)} device{'s' * (sizes != (1,))}"),
+    "kinds_of_change": ArgumentKind(tuple, _kinds_of_change),
     "free": ArgumentKind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
     "waiters": ArgumentKind(int, _waiters),
     "job_ids": ArgumentKind(tuple, _job_ids),

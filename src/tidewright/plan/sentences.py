@@ -100,15 +100,22 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.SPREAD: "let its ranks spread over nodes",
     C.ACCEPT_TYPE: "accept {kind} as well",
     C.FEWER_DEVICES: "{count:devices} instead of {asked:n}",
-    C.SMALLER_SHARE: "{share:gib} of a device instead of {asked:gib}",
+    C.SMALLER_SHARE: "{share:bytes} of a device instead of {asked:bytes}",
+    C.SMALLER_COMPUTE: "{milli:n} thousandths of a device's compute instead of {asked:n}",
     C.HIGHER_TIER: "tier {tier} instead of {asked}",
     C.FEWER_CPUS: "{cpus:cpus} host CPUs for each rank instead of {asked:cpus}",
     C.LESS_HOST_MEMORY: "{memory:bytes} of host memory for each rank instead of {asked:bytes}",
     C.AFTER_JOBS: "once {jobs:ended}, in about {within:us} by the estimates",
     C.AFTER_MANY_JOBS: "once {count:n} running jobs have ended, in about {within:us} by the estimates",
     C.CANCEL_JOB: "without job {job:n} ({tier}, {devices:devices})",
+    C.CANCEL_WAITING: "without job {job:n} ({tier}, {devices:devices}), which waits and is served before it",
+    C.SCALE_JOBS: "with {jobs:job_ids} scaled down to {sizes:sizes}",
+    C.UNDRAIN: "with {nodes:whys} schedulable again",
     C.MOVE_JOBS: "with {jobs:job_ids} on {nodes:names}",
     C.MORE_NODES: "with {count:more_nodes} of {devices:n} {kind:kinds}devices",
+    C.NO_CHANGE_STARTS: "not by itself; tried without success, each alone: {tried:kinds_of_change}",
+    C.NO_CHANGE_IN_TIME: "nothing found in the time allowed; tried: {tried:kinds_of_change}",
+    C.NOTHING_TO_CHANGE: "not by itself: neither its request nor another job nor a node could be changed",
     },
     "What would become of a job": {
     C.WOULD_END: "would end at once",
@@ -325,6 +332,9 @@ REMEDIES: dict[C, str] = {
     C.NOT_RESIZABLE: "scale it while it waits, or submit it anew",
     C.NOT_RESIZABLE_NOW: "try again later",
     C.NOT_ENOUGH_FREE: "try again later, or ask for fewer",
+    C.NO_CHANGE_STARTS: "see when it starts: tide eta {job:n}",
+    C.NO_CHANGE_IN_TIME: "see when it starts: tide eta {job:n}",
+    C.NOTHING_TO_CHANGE: "see which nodes there are: tide nodes",
     C.TEXT: "{remedy}",
 }  # fmt: skip
 """What to do next, for refusals; arguments that their sentence does not name come after those that it does."""
@@ -349,3 +359,22 @@ CONSEQUENCE: dict[Reason, str] = {
     Reason.PLANNING: "a plan is being made; asked again in a moment",
 }
 """What happens next to a job that waits."""
+
+REASON_REMEDY: dict[Reason, str] = {
+    Reason.DEVICES_RESERVED: "see when it starts: tide eta {job}",
+    Reason.DEPENDENCY: "see which jobs it waits for: tide show {job}",
+    Reason.USER_HOLD: "release it: tide resume {job}",
+    Reason.ARRAY_LIMIT: "see when it starts: tide eta {job}",
+    Reason.RUNTIME: "see which runtimes run: tide runtime ls",
+    Reason.BACKOFF: "see why it failed: tide logs {job}",
+    Reason.PLANNING: "ask again: tide why {job}",
+}
+"""What to do next about a limit that no change of requests, jobs or nodes lifts."""
+
+KINDS_OF_CHANGE = {
+    "request": "a smaller or wider request", "tier": "a higher tier", "move": "other jobs moved",
+    "scale": "elastic jobs at their least size", "undrain": "drained and cordoned nodes back",
+    "wait": "the ends of running jobs", "cancel-waiting": "a waiting job cancelled", "cancel": "a running job cancelled",
+    "nodes": "more nodes",
+}  # fmt: skip
+"""Kinds of changes (``plan.explain.Change``) that are looked for."""

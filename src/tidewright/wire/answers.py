@@ -46,6 +46,10 @@ class WhyView(Struct, frozen=True, kw_only=True):
     """The least change of each kind that would start it, the mildest first; ``change`` is the first of them."""
     searched: bool = False
     """Whether changes were looked for: they are where they may lift the limit, unless it was asked without."""
+    dead_end: CauseView | None = None
+    """Where they were and none starts the job: what was tried."""
+    remedy: str = ""
+    """What to do next where no change is offered."""
     details: tuple[str, ...] = ()
     failure: FailureView | None = None
     """Of a failed job: which rank failed first, and how."""
@@ -81,6 +85,11 @@ class EtaView(Struct, frozen=True, kw_only=True):
     """Futures that were simulated."""
     method: str = "simulated"
     """``work-ahead`` where the queue is too long for that."""
+    durations: Literal["", "similar", "estimates", "unknown"] = ""
+    """Where run times come from: similar jobs, users' estimates with the errors that these have had, or, too few jobs having
+    finished, a general distribution; empty where nothing is forecast."""
+    finished: int = 0
+    """Finished jobs that the run times come from."""
     calibration: CalibrationView | None = None
     """How far such forecasts are to be trusted; None before enough of them have come true or not."""
     now: int = 0

@@ -79,8 +79,8 @@ class Holder(Struct, frozen=True):
 
 
 class ChangeView(Struct, frozen=True):
-    """A change that would start a waiting job now. ``kind``: request, tier, move, wait, cancel or nodes; ``type``: what to type
-    for it, an option of the request or whole commands; empty where nothing can be typed."""
+    """A change that would start a waiting job now. ``kind``: request, tier, move, scale, undrain, wait, cancel-waiting, cancel
+    or nodes; ``type``: what to type for it, an option of the request or whole commands; empty where nothing can be typed."""
 
     kind: str
     text: str

@@ -18,7 +18,8 @@ def command(session: Session, job: str, output: str) -> None:
     """Say when JOB (an id or a unique name) starts and ends.
 
     The pool as it is now is simulated forward several times by the scheduler that runs, with run times, and jobs to
-    come, drawn from what was seen so far. In parentheses: eight of ten of these futures lie between the two.
+    come, drawn from what was seen so far. In parentheses: eight of ten of these futures lie between the two. Where fewer
+    than ten finished jobs say how long jobs run, their number is printed.
 
     The controller asks itself the same of waiting jobs now and then; once ten of them have started, how often they did
     so within their interval is printed, too (and by tide top, and in /metrics).
@@ -33,13 +34,45 @@ def command(session: Session, job: str, output: str) -> None:
 def _print(view: EtaView) -> None:
     out.echo(f"job {view.job} ({view.name}) is {view.state}")
     out.print_facts([(f"  {name}", text) for name, text in words.eta(view)])
-    if view.state not in FINAL_STATES and view.samples:
+    if view.state in FINAL_STATES:
+        return
+    if todo := _remedy(view):
+        out.note(todo)
+    if view.samples:
         out.note(_basis(view))
+        if few := _durations(view):
+            out.note(few)
         if held := words.calibration(view.calibration):
             out.note(held)
+
+
+def _remedy(view: EtaView) -> str:
+    """What to do next where no start is foreseen."""
+    if view.starts is None and view.ends is None:
+        held = view.cause is not None and view.cause.code == "HeldByUser"
+        return f"release it: tide resume {view.job}" if held else f"see what it waits for: tide why {view.job}"
+    late = view.starts is not None and view.starts.middle < 0
+    return f"see what would start it: tide why {view.job}" if late else ""
 
 
 def _basis(view: EtaView) -> str:
     if view.method == "work-ahead":
         return "the queue is too long to be simulated at once; reckoned from the device-time before the job"
     return f"from {view.samples} simulated future{'s' if view.samples > 1 else ''}; eight of ten lie in the interval"
+
+
+FEW_FINISHED = 10
+"""Finished jobs below which their number is printed."""
+
+
+def _durations(view: EtaView) -> str:
+    """From how many finished jobs run times come, where these are few."""
+    if not view.durations or view.finished >= FEW_FINISHED:
+        return ""
+    jobs = f"{view.finished} finished job{'' if view.finished == 1 else 's'}"
+    if view.durations == "similar":
+        return f"run times come from {jobs}; wide interval"
+    if view.durations == "estimates":
+        return f"run times are users' estimates, held against {jobs} so far; wide interval"
+    why = f"there {'is' if view.finished == 1 else 'are'} only {jobs}" if view.finished else "no job has finished yet"
+    return f"run times are drawn from a general distribution, since {why}; wide interval"

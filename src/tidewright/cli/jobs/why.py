@@ -37,11 +37,12 @@ LAST_LINES = 3
 
 
 def _changes(why: WhyView) -> list[tuple[str, str]]:
-    """What would start a waiting job, or that nothing is known to."""
+    """What would start a waiting job, or that nothing is known to and what to do next."""
     if why.changes:
         texts = [f"{one.text} ({one.type})" if one.type else one.text for one in why.changes]
         return [("  would start it" if at == 0 else "  or", text) for at, text in enumerate(texts)]
-    return [("  would start it", "no single change that was tried")] if why.searched else []
+    found = why.dead_end.text if why.dead_end is not None else "no single change that was tried"
+    return [*([("  would start it", found)] if why.searched else []), ("  try", why.remedy)]
 
 
 def _ahead(why: WhyView) -> list[tuple[str, str]]:

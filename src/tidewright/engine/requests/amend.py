@@ -1,6 +1,12 @@
-"""Changing what a waiting job asks for. Used on forks only ("what if it asked for less?"); a live book takes no such write."""
+"""Changing what a waiting job asks for, and leaving waiting jobs out: "what if it asked for less?".
+
+Used on forks only; a live book takes no such write.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ...base.errors import Bug
 from ...model.job import JobSpec, State
@@ -30,3 +36,17 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
     table.placement[row] = PLACEMENTS.index(spec.placement)
     table.level[row] = book.usual_level(spec)
     book.forced = True
+
+
+@contextmanager
+def aside(book: Book, jobs: Sequence[int]) -> Iterator[None]:
+    """While it lasts, plans leave out these waiting jobs, as if they were held."""
+    rows = [book.table.row[job] for job in jobs]
+    book.own()
+    before = book.table.state[rows]
+    book.table.state[rows] = int(State.HELD)
+    try:
+        yield
+    finally:
+        book.own()
+        book.table.state[rows] = before

@@ -34,6 +34,7 @@ from .answers import Handler, answer, bug, by_method, guard, no_route
 from .cause_views import cause_view_or_none
 from .event_stream import point
 from .identity import signed
+from .job_names import no_such_name
 from .listing import Query, listing, usage
 from .logs import Tail, log_path
 from .metrics import exposition
@@ -148,7 +149,7 @@ class Routes:
         if pending_archive:
             return pending_archive[0]
         if not ended:
-            raise NotFound(f"no job called {ref!r}", "list jobs with tide ps --all")
+            raise no_such_name(self._book, ref)
         return ended[0].job
 
     async def why(self, request: Request) -> Response:

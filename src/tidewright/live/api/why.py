@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from ...model.job import JobSpec
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
-from ...plan.render import render
+from ...plan.render import remedy, render
+from ...plan.sentences import REASON_REMEDY
 from ...wire import api
 from .cause_views import cause_view, cause_view_or_none
 
@@ -14,7 +15,9 @@ from .cause_views import cause_view, cause_view_or_none
 def why_live(job: api.JobView, found: Explanation, now: int, searched: bool) -> api.WhyView:
     """Of a job in the book, by what the engine and the planner say. ``searched``: whether changes were looked for."""
     cause = cause_view(found.why) if found.why else job.cause
-    changes, change = tuple(map(_change, found.changes)), found.change
+    changes, change, dead_end = tuple(map(_change, found.changes)), found.change, found.dead_end
+    if dead_end is not None:
+        changes = ()
     holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in found.holders)
     return api.WhyView(
         job=job.id, name=job.name, state=job.state, summary=cause.text if cause else job.why, cause=cause,
@@ -22,7 +25,15 @@ def why_live(job: api.JobView, found: Explanation, now: int, searched: bool) -> 
         holders=holders, ahead=found.ahead, order=tuple(map(cause_view, found.order)),
         first_ahead=cause_view_or_none(found.first_ahead), change=_words(changes[0]) if changes else "",
         change_cause=cause_view(change.what) if change else None, changes=changes, searched=searched, story=job.story, now=now,
+        dead_end=cause_view_or_none(dead_end), remedy=_remedy(job.id, found),
     )  # fmt: skip
+
+
+def _remedy(job: int, found: Explanation) -> str:
+    """What to do next where no change is offered."""
+    if found.dead_end is not None:
+        return remedy(found.dead_end)
+    return REASON_REMEDY.get(found.reason, "").format(job=job) if found.reason is not None else ""
 
 
 def _words(change: api.ChangeView) -> str:
@@ -35,8 +46,12 @@ def _change(change: Change) -> api.ChangeView:
 
 def _typed(change: Change) -> str:
     """What to type for it."""
-    if change.kind == "cancel":
+    if change.kind in ("cancel", "cancel-waiting"):
         return f"tide cancel {change.jobs[0]}"
+    if change.kind == "scale":
+        return "; ".join(f"tide scale {job} {size}" for job, size in zip(change.jobs, change.sizes, strict=True))
+    if change.kind == "undrain":
+        return "; ".join(f"tide undrain {node}" for node in change.nodes)
     if change.kind == "move":
         return "; ".join(f"tide migrate {job} --to {node}" for job, node in zip(change.jobs, change.nodes, strict=True))
     return change.flag
@@ -49,7 +64,7 @@ def eta_view(
     return api.EtaView(
         job=job, name=name, state=state, starts=_times(found.start), ends=_times(found.end),  # type: ignore[arg-type]
         why=render(found.why), cause=cause_view_or_none(found.why), samples=found.samples, method=found.method, now=now,
-        calibration=calibration,
+        calibration=calibration, durations=found.durations, finished=found.finished,
     )  # fmt: skip
 
 
