@@ -24,7 +24,7 @@ _LEAST_WEIGHT = 1e-6
 """Smaller weights count as this one, so that keys stay numbers."""
 _BLIND_US = 10 * LEAST_US
 """Run time after which nothing is known of how much is left, where neither the user nor similar jobs say."""
-_SHORT_PAUSE_US = 10 * SECOND
+SHORT_PAUSE_US = 10 * SECOND
 """Pause up to which a job is tried out, to see whether it is short."""
 _SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
@@ -182,7 +182,7 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     if np.count_nonzero(jobs.expected) < jobs.n:
         blind = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
         # Where a pause is short, a job of which nothing is sure counts as short until it has shown that it is not.
-        untried = (jobs.expected == 0) & (jobs.ideal_now <= _BLIND_US) & (pause_us(jobs) <= _SHORT_PAUSE_US)
+        untried = (jobs.expected == 0) & (jobs.ideal_now <= _BLIND_US) & (pause_us(jobs) <= SHORT_PAUSE_US)
         left = np.where(untried, np.minimum(left, LEAST_US), left)
         # Of jobs that may end at any time, taking turns would break every promise: the first come finish first.
         devices = np.where(blind, 1, devices)

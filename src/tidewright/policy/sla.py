@@ -35,7 +35,7 @@ from .consolidate import consolidate
 from .headroom import Headroom
 from .overdue import OverdueQueue, WaitBound, overdue
 from .preferences import Preferences, least, median, next_settled, settles_after, suspendable
-from .promise import Class, Promise, promises, within_class
+from .promise import SHORT_PAUSE_US, Class, Promise, promises, within_class
 from .upgrade import upgrade
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
@@ -221,7 +221,10 @@ class Sla:
             min_run = self._min_run(view)
             times += [next_settled(view, min_run), queue.next_at(), headroom.opens_at()]
             least_key = -1 if np.count_nonzero(queue.overdue & still) else int(judged.key[still].min())
-            after_run = settles_after(view, min_run, judged.key, least_key, composer.started)
+            # Where images are dear, a young job is not asked for one as soon as it may be: devices come free before that.
+            pause = pause_us(jobs)
+            patient = np.where(pause > SHORT_PAUSE_US, np.maximum(min_run, PAYBACK * pause), min_run).astype(np.int64)
+            after_run = settles_after(view, patient, judged.key, least_key, composer.started)
             slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > view.now)).nonzero()[0]
             times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
         elif any(composer.board.free_total):
