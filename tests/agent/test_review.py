@@ -61,7 +61,14 @@ def test_a_step_file_that_is_a_pipe_holds_nobody_up(tmp_path):
     assert read_steps(tmp_path / "steps") is None
     (tmp_path / "right").write_text("17\n")
     assert read_steps(tmp_path / "right") == (17, None)
-    for text, said in (("17 2176\n", (17, 2176)), ("17 x\n", None), ("1 2 3\n", None), ("-1 5\n", None), ("", None)):
+    for text, said in (
+        ("17 2176\n", (17, 2176)),
+        ("17 x\n", None),
+        ("1 2 3\n", None),
+        ("-1 5\n", None),
+        ("9" * 30 + " 5\n", None),
+        ("", None),
+    ):
         (tmp_path / "right").write_text(text)
         assert read_steps(tmp_path / "right") == said
 

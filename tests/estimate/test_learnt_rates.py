@@ -89,6 +89,22 @@ def test_the_later_figure_holds_and_rows_are_bounded() -> None:
     assert [row.per_s for row in later.throughputs if row.workload == "w9"] == [7.0]
 
 
+@pytest.mark.parametrize("samples", [0, 10**18])
+def test_what_no_machine_could_do_is_not_kept(samples: int) -> None:
+    history = RateHistory()
+    for _ in range(5):
+        history.note(BERT, 1, ProgressReport(60, samples, 1.0))
+    assert history.news(NOTHING, NOTHING_LEARNT) == (NOTHING_LEARNT, ())
+
+
+def test_only_places_with_new_reports_are_looked_at() -> None:
+    history = seen(50.0)
+    found, _ = history.news(NOTHING, NOTHING_LEARNT)
+    assert found.throughputs and history.news(NOTHING, NOTHING_LEARNT)[0] == NOTHING_LEARNT
+    history.note(BERT, 0, ProgressReport(60, 3000, 60.0))
+    assert history.news(NOTHING, NOTHING_LEARNT)[0] == found
+
+
 TRUE = StepTime(gradient=0.02, gradient_per_sample=0.001, local=0.01, local_per_device=0.001)
 WRONG = StepTime(gradient=0.02, gradient_per_sample=0.004)
 MODEL = Goodput(steps={"a100": WRONG}, batch=32, most_batch=4096, most_per_device=256, noise=1000)

@@ -62,7 +62,8 @@ class Watched:
 
     def start(self, mask: int = 0b11, **fields: Any) -> int:
         """A job on so many devices, past its warm-up."""
-        job = self.world.submit(mask.bit_count(), **{"workload": "bert", **fields})
+        devices = fields.pop("devices", mask.bit_count())
+        job = self.world.submit(devices, **{"workload": "bert", **fields})
         self.world.plan(Start(job, (Part(0, mask),), "x"))
         self.world.later(WARM_UP_US)
         return job
@@ -113,9 +114,10 @@ def test_long_steps_are_counted_over_several_readings() -> None:
     [
         {"workload": ""},
         {"gpu_milli": 500, "mask": 1},
+        {"ranks": 2, "min_devices": 1, "mask": 1, "devices": 2},
     ],
 )
-def test_jobs_without_a_workload_or_on_parts_of_devices_show_nothing(fields: dict[str, Any]) -> None:
+def test_jobs_without_a_workload_on_parts_of_devices_or_that_take_turns_show_nothing(fields: dict[str, Any]) -> None:
     watched = Watched()
     job = watched.start(**fields)
     for _ in range(6):

@@ -16,6 +16,8 @@ from ..model.rate import Goodput, KindSteps, LearntRates, Place, ProgressReport,
 from .goodput import StepSample, step_s
 from .rates import Rates
 
+MOST_PER_S = 1e15
+"""Samples per second, as in declared rows."""
 MOST_ROWS = 4_096
 """Learnt rows in force; beyond them the oldest go."""
 _MOST_PLACES = 4_096
@@ -41,9 +43,14 @@ class RateHistory:
     def __init__(self, fit: Fit | None = None) -> None:
         self._fit = fit
         self._seen: dict[Place, _Windows] = {}
+        self._fresh: set[Place] = set()
+        """Places with reports that ``news`` has not looked at."""
 
     def note(self, place: Place, job: int, report: ProgressReport) -> None:
-        """Keep a report."""
+        """Keep a report, unless no machine could do so much."""
+        if not 0 < report.samples / report.seconds < MOST_PER_S:
+            return
+        self._fresh.add(place)
         by_job = self._seen.pop(place, {})
         self._seen[place] = by_job  # the last seen is the last to go
         windows = by_job.pop(job, None) or deque(maxlen=_WINDOWS)
@@ -52,15 +59,18 @@ class RateHistory:
         if len(by_job) > _JOBS:
             del by_job[next(iter(by_job))]
         if len(self._seen) > _MOST_PLACES:
-            del self._seen[next(iter(self._seen))]
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._fresh.discard(oldest)
 
     def news(self, declared: RateSettings, learnt: LearntRates) -> tuple[LearntRates, tuple[str, ...]]:
-        """What differs from what is in force, and remarks on reports that are not believed."""
+        """What differs from what is in force, of places with new reports, and remarks on reports that are not believed."""
         rows, steps, remarks = [], [], []
+        fresh, self._fresh = self._fresh, set()
         in_force = Rates(with_learnt(declared, learnt))
         known = Rates(declared)
-        for place, by_job in self._seen.items():
-            per_s = _figure(by_job)
+        for place in sorted(fresh):
+            per_s = _figure(self._seen[place])
             if per_s is None or place.workload in declared.goodput:
                 continue
             expected = known.per_s(*place)
@@ -69,8 +79,8 @@ class RateHistory:
             elif _differs(per_s, in_force.per_s(*place)):
                 rows.append(Throughput(place.workload, place.kind, place.devices, per_s, place.nodes))
         if self._fit is not None:
-            for workload, model in declared.goodput.items():
-                steps += self._fitted(workload, model, learnt, self._fit)
+            for workload in sorted({place.workload for place in fresh} & declared.goodput.keys()):
+                steps += self._fitted(workload, declared.goodput[workload], learnt, self._fit)
         return LearntRates(tuple(rows), tuple(steps)), tuple(remarks)
 
     def _fitted(self, workload: str, model: Goodput, learnt: LearntRates, fit: Fit) -> list[KindSteps]:

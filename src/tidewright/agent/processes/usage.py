@@ -25,6 +25,9 @@ from .rank_spec import step_files
 MAX_STEP_FILE = 64
 """Bytes read of a step file: one or two whole numbers in digits."""
 
+_MOST_DIGITS = 18
+"""More do not fit 64 bits, and no answer of the agent could hold them."""
+
 
 class StepCount(NamedTuple):
     """What a program says of its progress: steps, and samples if it counts them, both since its first step."""
@@ -135,6 +138,6 @@ def read_steps(path: Path, owner: int | None = None) -> StepCount | None:
             words = file.read(MAX_STEP_FILE).split()
     except OSError:
         return None
-    if not 1 <= len(words) <= 2 or not all(word.isdigit() for word in words):
+    if not 1 <= len(words) <= 2 or not all(word.isdigit() and len(word) <= _MOST_DIGITS for word in words):
         return None
     return StepCount(*map(int, words))

@@ -123,11 +123,13 @@ class RateProbe:
 
 
 def _places(book: Book) -> Iterable[tuple[int, Place]]:
-    """Running jobs of a named workload on whole devices, and where they run."""
+    """Running jobs of a named workload on whole devices, no two ranks of which take turns, and where they run."""
     table, layout = book.table, book.board.layout
     for job, allocation in book.allocations.items():
         spec = book.specs.get(job)
         if spec is None or spec.shares or not any(spec.workloads) or table.state.item(table.row[job]) != _RUNNING:
+            continue
+        if device_count(allocation) < min(spec.ranks, spec.devices):
             continue
         workload = workload_at(spec, table.ideal.item(table.row[job]))
         if workload:
