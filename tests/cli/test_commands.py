@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tidewright.base.errors import Conflict, Unreachable, WorldError
 from tidewright.base.units import SECOND
 from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
 from tidewright.cli.shell import tide as group
-from tidewright.wire.api import FailureView
+from tidewright.wire.api import ActionReply, FailureView
 
 from .stub import NOW, Terminal, running, waiting
 
@@ -176,13 +177,46 @@ def test_a_failed_gang_says_which_rank_and_what_it_wrote_last(tide: Terminal) ->
 # -- actions ----------------------------------------------------------------------------------------------------------
 
 
-def test_actions_go_on_after_a_failure_and_return_it(tide: Terminal) -> None:
-    said = tide("cancel", "17", "99", "18")
-    assert (
-        said.code == 3
-        and said.out == "job 17 is being cancelled\njob 18 is being cancelled\n"
-        and "no job 99" in said.err
-    )
+@pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "checkpoint"])
+def test_one_failing_job_does_not_stop_the_others(tide: Terminal, verb: str) -> None:
+    said = tide(verb, "17", "99", "later", "17")
+    lines = said.out.splitlines()
+    assert said.code == 1 and [line.split()[:2] for line in lines] == [["job", "17"], ["job", "18"]]
+    assert "99" not in said.out and "17" not in lines[1]
+    assert said.err == "error: no job 99\n  list jobs with tide ps --all\n"
+    assert [call[1] for call in tide.stub.calls if call[0] == verb] == ["17", "99", "later"]
+    assert tide(verb, "99").code == 3, "of a single job: what is wrong with it"
+
+
+def test_a_failure_is_named_as_its_user_named_the_job(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(ref: str) -> None:
+        raise (
+            Conflict("job 18 has already ended", "nothing is left to do")
+            if ref in ("later", "18")
+            else WorldError("slow")
+        )
+
+    monkeypatch.setattr(tide.stub, "cancel", ended)
+    said = tide("cancel", "18", "later", "17")
+    assert said.code == 1 and [line for line in said.err.splitlines() if line.startswith("error")] == [
+        "error: job 18 has already ended", "error: later: job 18 has already ended", "error: 17: slow",
+    ]  # fmt: skip
+
+
+def test_a_controller_that_goes_away_leaves_a_line_with_the_jobs_that_are_left(
+    tide: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = tide.stub.cancel
+
+    def gone(ref: str) -> ActionReply:
+        if ref != "17":
+            raise Unreachable("no controller answers", "start it with tide up")
+        return usual(ref)
+
+    monkeypatch.setattr(tide.stub, "cancel", gone)
+    said = tide("cancel", "17", "18", "19")
+    assert said.code == 5 and said.out == "job 17 is being cancelled\n"
+    assert said.err.splitlines()[0] == "nothing is known to be done to: 18 19"
 
 
 def test_suspend_for_a_while_counts_from_the_controllers_clock(tide: Terminal) -> None:
@@ -261,6 +295,14 @@ def test_wait_of_several_and_its_timeout(tide: Terminal) -> None:
     assert tide("wait", "17", "--timeout", "0").code == 124
     tide.stub.down = True
     assert tide("wait", "17").code == 5
+
+
+def test_wait_says_at_once_which_jobs_do_not_exist_and_waits_for_the_others(tide: Terminal) -> None:
+    said = tide("wait", "99", "later")
+    assert said.code == 1 and "no job 99" in said.err and [call[1] for call in tide.stub.calls] == ["18"]
+    tide.stub.exits = {"17": 7}
+    assert tide("wait", "99", "17").code == 7
+    assert tide("wait", "99").code == 3
 
 
 def test_submit_a_spec_and_a_script(tide: Terminal, tmp_path: Path) -> None:

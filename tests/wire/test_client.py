@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.base.errors import Unreachable, UsageError, WorldError
+from tidewright.base.errors import NotFound, Unreachable, UsageError, WorldError
 from tidewright.wire.client import Client, default_state
 
 
@@ -20,6 +20,11 @@ def test_no_controller_names_the_next_command(tmp_path: Path) -> None:
     assert caught.value.remedy == "start it with tide up" and str(tmp_path) in caught.value.message
     with pytest.raises(Unreachable):
         list(Client(tmp_path).logs(1))
+
+
+def test_an_empty_name_is_no_address(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="empty name of a job"):
+        Client(tmp_path).cancel("")
 
 
 def test_a_socket_nobody_listens_on(tmp_path: Path) -> None:

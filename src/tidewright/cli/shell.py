@@ -143,8 +143,9 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
     return value if isinstance(value, int) else 0
 
 
-def report(error: Exception) -> int:
-    """Print a failure as ``error: what`` and the next thing to do; returns its exit code."""
+def report(error: Exception, about: str = "") -> int:
+    """Print a failure as ``error: what`` and the next thing to do; returns its exit code. ``about``: what it is about, first."""
+    first = f"{about}: " if about else ""
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "tide"
         _print(error.format_message(), f"see {command} --help")
@@ -153,10 +154,10 @@ def report(error: Exception) -> int:
         _print(error.format_message(), "")
         return error.exit_code
     if isinstance(error, UsageError):
-        _print(error.message, error.remedy)
+        _print(first + error.message, error.remedy)
         return error.exit_code
     assert isinstance(error, TideError)
-    _print(str(error), "try again in a moment" if isinstance(error, WorldError) else "")
+    _print(first + str(error), "try again in a moment" if isinstance(error, WorldError) else "")
     return error.exit_code
 
 

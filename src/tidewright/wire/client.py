@@ -356,6 +356,8 @@ def _address(url: str) -> tuple[bool, str, int | None]:
 
 
 def _job(ref: Ref, tail: str = "") -> str:
+    if not str(ref):
+        raise NotFound("an empty name of a job", "list jobs with tide ps --all")
     return f"/v1/jobs/{quote(str(ref), safe='')}{tail}"
 
 

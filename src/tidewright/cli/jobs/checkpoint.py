@@ -18,4 +18,4 @@ def command(session: Session, jobs: tuple[str, ...]) -> int:
     `tide run`; `tide show` lists them.
     """
     client = session.client()
-    return each(jobs, client.checkpoint, "is being imaged; tide show lists its images")
+    return each(jobs, client.checkpoint, "is being imaged; tide show {job} lists its images")

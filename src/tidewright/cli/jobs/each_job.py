@@ -1,28 +1,46 @@
-"""Commands that do one thing to several jobs: each is tried, and the first failure gives the exit code."""
+"""Commands that do one thing to several jobs: each is tried, whatever becomes of the others, and gets its own line."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from ...base.errors import TideError, Unreachable
 from ...wire.api import ActionReply
 from .. import output as out
 
+SOME_FAILED = 1
+"""Exit code for several jobs of which some failed; that of a single one is its error's own."""
+
 
 def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str) -> int:
-    """``act`` on every job; prints ``job 17 DONE`` for each, and every failure. Returns the exit code."""
-    from ..shell import report
+    """``act`` on every job, once where it is named twice. Returns the exit code.
 
+    Prints ``job 17 DONE`` for each, with the job's id in the place of ``{job}`` in ``done``, and every failure on stderr.
+    Raises Unreachable, after a line with the jobs that are left.
+    """
+    jobs = list(dict.fromkeys(refs))
     code = 0
-    for ref in refs:
+    for at, ref in enumerate(jobs):
         try:
             reply = act(ref)
         except Unreachable:
+            if at:
+                out.note(f"nothing is known to be done to: {' '.join(jobs[at:])}")
             raise
         except TideError as error:
-            code = code or report(error)
+            code = failed(ref, error, len(jobs))
             continue
-        out.echo(f"job {reply.job} {done}")
+        out.echo(f"job {reply.job} {done.format(job=reply.job)}")
         if reply.warning:
             out.note(f"warning: {reply.warning}")
     return code
+
+
+def failed(ref: str, error: TideError, jobs: int) -> int:
+    """Print the failure of one of so many jobs, with the name that its user gave it. Returns the command's exit code."""
+    from ..shell import report
+
+    names_it = re.search(rf"job {re.escape(ref)}\b", str(error)) or repr(ref) in str(error)
+    code = report(error, "" if names_it else ref)
+    return code if jobs == 1 else SOME_FAILED

@@ -20,5 +20,5 @@ def command(session: Session, jobs: tuple[str, ...], duration: int | None) -> in
     """
     client = session.client()
     until = client.info().now + duration if duration else 0
-    tail = "is being suspended" + (" and resumes by itself" if until else f"; tide resume {' '.join(jobs)} ends it")
+    tail = "is being suspended" + (" and resumes by itself" if until else "; tide resume {job} ends it")
     return each(jobs, lambda job: client.suspend(job, until), tail)

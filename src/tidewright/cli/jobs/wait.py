@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
+from ...base.errors import Unreachable, UsageError
 from ..session import Session, pass_session
 from ..shell import INTERRUPTED
 from ..types import DURATION
+from .each_job import failed
 from .following import wait_for
 
 
@@ -16,8 +20,25 @@ from .following import wait_for
 @click.option("-q", "--quiet", is_flag=True, help="Do not say how they ended.")
 @pass_session
 def command(session: Session, jobs: tuple[str, ...], timeout: int | None, quiet: bool) -> int:
-    """Wait until every JOB (an id or a unique name) has ended; return the worst exit code of theirs."""
+    """Wait until every JOB (an id or a unique name) has ended; return the worst exit code of theirs.
+
+    A JOB that does not exist is said at once; the others are waited for, and the exit code is 1 at least.
+    """
     try:
-        return wait_for(session, jobs, None if timeout is None else timeout / 1e6, quiet)
+        found, code = _known(session, list(dict.fromkeys(jobs)))
+        return max(code, wait_for(session, found, None if timeout is None else timeout / 1e6, quiet))
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _known(session: Session, refs: Sequence[str]) -> tuple[list[str], int]:
+    """The ids of the jobs that exist, and the exit code that the others are worth."""
+    client, found, code = session.client(), [], 0
+    for ref in refs:
+        try:
+            found.append(str(client.job(ref).id))
+        except Unreachable:
+            raise
+        except UsageError as error:
+            code = failed(ref, error, len(refs))
+    return found, code
