@@ -222,9 +222,8 @@ def test_folders_that_are_none_of_a_comparison(tmp_path: Path) -> None:
         (("--loads", "fast"), "load 'fast' is not a number"),
         (("--loads", "0"), "load 0"),
         (("--loads", ","), "--loads: an empty list"),
-        (("--seeds", "0"), "seeds '1-0'"),
-        (("--seeds", "3-1"), "seeds '3-1'"),
-        (("--seeds", "x"), "seeds 'x'"),
+        (("--seeds", "3-1"), "--seeds 3-1"),
+        (("--seeds", "x"), "--seeds x: not a number of seeds"),
         (("--tiers", "2"), "tiers=2"),
         (("--estimates", "some"), "estimates: 'some'"),
         (("--estimates", "11"), "not between 0 and 10"),
@@ -233,6 +232,19 @@ def test_folders_that_are_none_of_a_comparison(tmp_path: Path) -> None:
         (("--profile", "gavel:speed=3"), "speed: not a key"),
         (("--faults", "node=1"), "node"),
         (("--windows", "30"), "too few for 30 windows"),
+        (
+            ("--windows", "1000000"),
+            "4 policies × 1,000,000 windows are 4,000,000 cells, and a comparison has at most 100,000",
+        ),
+        (("--seeds", "0"), "--seeds 0: not a number of seeds"),
+        (("--seeds", "1..10000000"), "--seeds 1..10000000: not a number"),
+        (("--seeds", "10000000000"), "10,000,000,000 seeds, and a comparison has at most 100,000 cells"),
+        (("--seeds", "1-60000,100000-160000"), "120,001 seeds"),
+        (("--seeds", f"{2**63}-{2**63}"), "no list of seeds up to"),
+        (("--seeds", "50000", "-p", "sla,fifo,las"), "3 policies × 50,000 seeds are 150,000 cells"),
+        (("--loads", "nan"), "load nan is not above 0"),
+        (("--loads", "0.8,-1"), "load -1 is not above 0"),
+        (("--loads", "1e9"), "at most 1000"),
         (("--windows", "2", "--seeds", "2"), "2 windows and 2 seeds"),
         (("--html", "nowhere/out.html"), "no directory nowhere"),
     ],
@@ -240,6 +252,17 @@ def test_folders_that_are_none_of_a_comparison(tmp_path: Path) -> None:
 def test_wrong_options_say_what_to_write_before_anything_runs(words: tuple[str, ...], what: str) -> None:
     assert what in str(refusal(*words))
     assert not COMMANDS
+
+
+@pytest.mark.parametrize("words", [("--loads", "nan"), ("--seeds", "100000", "-p", "sla,las")])
+def test_sizes_are_checked_before_a_trace_is_read(words: tuple[str, ...]) -> None:
+    assert "nowhere" not in str(refusal(*words, base=("-t", "nowhere.csv", "-c", "1x1")))
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "100000"])
+def test_workers_have_a_bound(workers: str) -> None:
+    ran = call("-j", workers)
+    assert ran.exit_code == 2 and "not in the range 1<=x<=1024" in ran.stderr and not COMMANDS
 
 
 def test_a_trace_without_jobs(tmp_path: Path) -> None:

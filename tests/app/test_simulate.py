@@ -60,6 +60,16 @@ def test_the_same_run_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     assert paths[0].read_bytes()[20:] == paths[1].read_bytes()[20:]
 
 
+def test_a_policy_that_is_named_twice_runs_once() -> None:
+    assert [one["policy"] for one in results("-p", "fifo,srtf,fifo")] == ["fifo", "srtf"]
+
+
+@pytest.mark.parametrize("load", ["nan", "-1", "0", "1e9"])
+def test_loads_are_checked_before_a_trace_is_read(load: str) -> None:
+    error = call("--load", load, base=("-t", "nowhere.csv", "-c", "1x1")).exception
+    assert isinstance(error, UsageError) and "not above 0 and at most 1000" in error.message
+
+
 def test_costs_go_before_the_profiles(tmp_path: Path) -> None:
     free = results(*PLAIN, "--profile", "helios", "--costs", "free")
     ideal = results(*PLAIN, "--profile", "ideal:tick=1s,placement=consolidate,splice=no")

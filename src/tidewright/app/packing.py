@@ -36,7 +36,7 @@ def seeds_of(text: str) -> list[int]:
 
 def pack(trace: str, placement: str, seeds: str, progress: Progress = lambda share, text: None) -> list[PackingResult]:
     """Fill the nodes of ``trace`` under each placement score, for each seed. Raises UsageError."""
-    names = named_with_settings(placement, "give --placement best-fit,fgd")
+    names = list(dict.fromkeys(named_with_settings(placement, "give --placement best-fit,fgd")))
     numbers = seeds_of(seeds)
     for name in names:
         make_score(name)

@@ -25,7 +25,7 @@ from ..sim.result import to_json
 from ..sim.run import Options, Simulation
 from ..sim.stream import Reading
 from ..sim.synthetic import draw_tiers, tier_shares
-from ..sim.trace import Trace, changed, head, window, with_estimates, with_load, without_estimates
+from ..sim.trace import Trace, changed, check_load, head, window, with_estimates, with_load, without_estimates
 from ..sim.traces import load_trace
 from .recorded import Recording, read
 
@@ -52,6 +52,11 @@ def policies(text: str) -> list[str]:
     for name in found:
         make(name)
     return found
+
+
+def _each_once(text: str) -> list[str]:
+    """The policies of ``text``; one that is named twice is run once."""
+    return list(dict.fromkeys(policies(text)))
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +88,10 @@ def run_trace(
     question: Question, progress: Progress | None = None, reading: Reading | None = None
 ) -> list[SimulationResult]:
     """Simulate a trace on a cluster under each policy. ``reading`` hears how much of the trace's file is read."""
-    names = policies(question.policy)
+    names = _each_once(question.policy)
     nodes = load_cluster(question.cluster)
+    if question.load is not None:
+        check_load(question.load)
     trace = shaped(load_trace_of(question, nodes, reading), question, nodes)
     return _each(names, trace, nodes, options_of(question), progress, question.jobs_out)
 
@@ -160,7 +167,7 @@ def rerun(
 
     Operations take as long as they did in the recording, unless a profile or costs are named.
     """
-    names = policies(policy)
+    names = _each_once(policy)
     recording = read(journal)
     nodes = load_cluster(cluster) if cluster else recording.nodes
     engine: EngineSettings = msgspec.structs.replace(recording.settings, history_length=0)

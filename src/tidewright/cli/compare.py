@@ -30,6 +30,8 @@ def _list(*names: str, metavar: str, text: str, default: str) -> Option:
     return click.option(*names, metavar=metavar, default=default, show_default=True, help=text)
 
 
+_MAX_WORKERS = 1_024
+"""A worker is a process with a trace of its own: a large machine's worth, so that a mistyped number starts none."""
 _SHAPES = ("table", "wide", "json")
 
 
@@ -95,7 +97,11 @@ _SHAPES = ("table", "wide", "json")
 )
 @click.option("--rates", default="", metavar="NAME|FILE", help="How fast jobs run on which kind of device.")
 @click.option(
-    "-j", "--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes  [default: one for each CPU]."
+    "-j",
+    "--workers",
+    type=click.IntRange(1, _MAX_WORKERS),
+    metavar="N",
+    help=f"Worker processes, at most {_MAX_WORKERS}  [default: one for each CPU].",
 )
 @click.option(
     "--save",
@@ -162,13 +168,14 @@ def command(
 
 
 def _question(given: dict[str, Any]) -> ComparisonQuestion:
+    from ..app.compare.bounds import seeds_of
     from ..app.compare.cells import AS_IS, NONE, OF_PROFILE, ComparisonQuestion
     from ..app.simulate import policies
 
     return ComparisonQuestion(
         traces=given["traces"], clusters=given["clusters"] or ("philly-480",), policies=tuple(policies(given["policies"])),
         loads=tuple(None if word == AS_IS else _load(word) for word in _words(given["loads"], "--loads 0.8,1.2")),
-        seeds=_seeds(given["seeds"]), windows=given["windows"],
+        seeds=seeds_of(given["seeds"]), windows=given["windows"],
         tiers=tuple("" if word == AS_IS else word for word in _words(given["tiers"], "--tiers 1,3")),
         estimates=tuple(_words(given["estimates"], "--estimates exact,noisy,none")),
         profiles=given["profiles"] or ("default",),
@@ -193,21 +200,6 @@ def _load(word: str) -> float:
         raise UsageError(
             f"load {word!r} is not a number", "write e.g. --loads 0.8,1.2; trace: as the trace has it"
         ) from None
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    """``"3"`` is 1, 2, 3; lists and ranges are the seeds that they name."""
-    words = _words(text, "--seeds 3")
-    if len(words) == 1 and words[0].isdigit():
-        return tuple(_range(f"1-{words[0]}"))
-    return tuple(seed for word in words for seed in _range(word))
-
-
-def _range(word: str) -> range:
-    first, dash, last = word.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()) or int(last or first) < int(first):
-        raise UsageError(f"seeds {word!r}", "write how many, --seeds 3, or which, --seeds 2,5 or 4-6")
-    return range(int(first), int(last or first) + 1)
 
 
 def _costs(text: str) -> list[str]:

@@ -62,7 +62,7 @@ jobs_out_option = click.option(
 @click.option(
     "--window", default="", metavar="K/N", help="Only the K-th of N equal parts of the trace's jobs, e.g. 2/5."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="For everything random.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="For everything random.")
 @click.option(
     "--load",
     type=float,

@@ -45,8 +45,8 @@ class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name}: {getattr(self, name)} is not a probability", "give a number between 0 and 1")
         for name in ("node_mtbf_us", "node_mttr_us", "device_mtbf_us", "device_mttr_us", "rank_mtbf_us", "slow_factor"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name}: negative", "give 0 for never")
+            if not 0 <= getattr(self, name) <= NEVER:
+                raise UsageError(f"{name}: negative, or too large", "give 0 for never")
 
     @property
     def any(self) -> bool:

@@ -138,8 +138,10 @@ def head(trace: Trace, jobs: int) -> Trace:
 
 def window(trace: Trace, at: int, of: int) -> Trace:
     """The ``at``-th of ``of`` parts of consecutive jobs, counted from 1, as a trace that begins with its first submission."""
-    if not 1 <= at <= of:
-        raise UsageError(f"window {at}/{of}", "write K/N with K from 1 to N, e.g. 2/5")
+    if not 1 <= at <= of <= max(len(trace), 1):
+        raise UsageError(
+            f"window {at}/{of}", f"write K/N with K from 1 to N, e.g. 2/5; the trace has {len(trace):,} jobs"
+        )
     rows = len(trace)
     return picked(trace, np.arange(rows * (at - 1) // of, rows * at // of))
 
@@ -223,10 +225,15 @@ def load_of(trace: Trace, devices: int) -> float:
     return trace.device_us() / (devices * span) if span else float("inf")
 
 
-def with_load(trace: Trace, load: float, devices: int) -> Trace:
-    """The same trace with its times between submissions stretched so that it asks for ``load`` of ``devices``."""
+def check_load(load: float) -> None:
+    """Raise UsageError for a load that no trace can be stretched to."""
     if not 0 < load <= 1000:
         raise UsageError(f"load {load:g} is not above 0 and at most 1000", "1.0 asks for just what the cluster has")
+
+
+def with_load(trace: Trace, load: float, devices: int) -> Trace:
+    """The same trace with its times between submissions stretched so that it asks for ``load`` of ``devices``."""
+    check_load(load)
     now = load_of(trace, devices)
     if now == float("inf"):
         raise UsageError(

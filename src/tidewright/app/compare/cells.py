@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +21,7 @@ from ...sim.faults import parse_faults
 from ...sim.run import Options
 from ...sim.trace import Trace, window, with_load
 from ..simulate import Question, load_trace_of, options_of, seeded_trace, shaped, sigma
+from .bounds import check_size
 
 AS_IS = "trace"
 """What ``--loads`` and ``--tiers`` call the trace's own."""
@@ -69,7 +72,8 @@ class PlannedCell(Struct, frozen=True, kw_only=True):
 
 def planned(asked: ComparisonQuestion) -> tuple[list[PlannedCell], list[str]]:
     """Every cell in the order of the options, and remarks. Raises UsageError, before any run, where one of them could not be."""
-    asked, remarks = _without_repeats(asked)
+    asked, lists, remarks = _without_repeats(asked)
+    check_size({**lists, "windows": range(asked.windows)})
     if asked.windows > 1 and len(asked.seeds) > 1:
         raise UsageError(
             f"{asked.windows} windows and {len(asked.seeds)} seeds: replicates are either",
@@ -95,9 +99,9 @@ def planned(asked: ComparisonQuestion) -> tuple[list[PlannedCell], list[str]]:
     return cells, remarks + _about_replicates(cells, asked)
 
 
-def _without_repeats(asked: ComparisonQuestion) -> tuple[ComparisonQuestion, list[str]]:
-    """Values that are given twice count once, with a remark; an empty list is an error."""
-    remarks, changes = [], {}
+def _without_repeats(asked: ComparisonQuestion) -> tuple[ComparisonQuestion, dict[str, tuple[Any, ...]], list[str]]:
+    """Values that are given twice count once, with a remark; an empty list is an error. The lists are returned by name, too."""
+    remarks, changes = [], dict[str, tuple[Any, ...]]()
     for field in asked.__struct_fields__:
         values = getattr(asked, field)
         if not isinstance(values, tuple):
@@ -105,9 +109,9 @@ def _without_repeats(asked: ComparisonQuestion) -> tuple[ComparisonQuestion, lis
         if not values:
             raise UsageError(f"no {field} named", "give at least one, or leave the option out; see tide compare --help")
         changes[field] = tuple(dict.fromkeys(values))
-        twice = [value for value in changes[field] if values.count(value) > 1]
+        twice = [value for value, count in Counter(values).items() if count > 1]
         remarks += [f"{field}: {value} is given more than once and counts once" for value in twice]
-    return msgspec.structs.replace(asked, **changes), remarks
+    return msgspec.structs.replace(asked, **changes), changes, remarks
 
 
 def _checked_trace(asked: ComparisonQuestion, trace: str, cluster: str, nodes: tuple[NodeSpec, ...]) -> Trace:
