@@ -114,8 +114,12 @@ def rich_console(stderr: bool = False, at_least: int = 0) -> Any:
     ``[x]``."""
     from rich.console import Console
 
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # rich calls this while it handles the error, and would exit with 1
+
     width = max(at_least, terminal_width())
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_whole(table: Any) -> None:

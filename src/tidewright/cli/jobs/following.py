@@ -14,8 +14,8 @@ from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, SubmitReply, WaitReply
 from .. import output as out
 from .. import words
+from ..entry import INTERRUPTED
 from ..session import Session
-from ..shell import INTERRUPTED
 
 UNREACHABLE_LIMIT_S = 300.0
 """How long a wait outlasts a controller that does not answer; jobs run on meanwhile."""
