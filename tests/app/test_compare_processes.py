@@ -103,11 +103,19 @@ def test_a_comparison_goes_on_after_its_worker_and_then_its_parent_are_killed(tm
     assert all(group["policies"][0]["jobs"]["completed"] == 1500 for group in data["groups"])
 
 
+def interrupts_blocked(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
+    return bool(mask >> (signal.SIGINT - 1) & 1)
+
+
 def test_ctrl_c_ends_the_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "cells"
     parent = start(folder)
     first_saved(folder, parent)
     children = psutil.Process(parent.pid).children(recursive=True)
+    (worker,) = (child for child in children if "spawn_main" in " ".join(child.cmdline()))
+    assert interrupts_blocked(worker.pid), "Ctrl-C goes to the whole group"
     parent.send_signal(signal.SIGINT)
     _, errors = parent.communicate(timeout=20)
     assert parent.returncode == 130
