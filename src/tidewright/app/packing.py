@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -92,10 +91,6 @@ def as_json(results: list[PackingResult]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(results), indent=2)
 
 
-def write_report(results: list[PackingResult], path: Path) -> None:
-    """The page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
-    text = html(results)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "give another path with --report") from None
+def page(results: list[PackingResult]) -> str:
+    """The page with plots. Raises UsageError when matplotlib is not installed."""
+    return html(results)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from . import output as out
+from .files import REPORT, check_files, report_option, write_file
 
 
 @click.group("bench", short_help="Measure how well a device is shared.", no_args_is_help=True)
@@ -27,7 +28,7 @@ def command() -> None:
 @click.option("--table", type=click.Path(dir_okay=False, path_type=Path),
               help="Slow-down table for padding; measured if not given.")  # fmt: skip
 @out.json_option
-@out.report_option
+@report_option
 def run_disb(
     device: str, workloads: tuple[str, ...], rows: tuple[str, ...], seconds: float, seed: int, open_loop: bool, full: bool,
     table: Path | None, output: str, report: Path | None,
@@ -41,9 +42,8 @@ def run_disb(
     tide bench disb -w A -w D --seconds 30 --report disb.html
     """
     from ..app import disb
-    from .simulate import check_report
 
-    check_report(report)
+    check_files(report)
     matrix = disb.run_disb(
         workloads or ("A",), disb.rows_of(rows, device), seconds=seconds, device=device, small=not full, seed=seed,
         loop="open" if open_loop else "closed", slowdowns=table, progress=out.note,
@@ -52,6 +52,4 @@ def run_disb(
         out.print_json(matrix)
     else:
         out.print_whole(disb.table(matrix))
-    if report is not None:
-        report.write_text(disb.page(matrix))
-        out.note(f"report: {report}")
+    write_file(report, lambda: disb.page(matrix).encode(), REPORT)

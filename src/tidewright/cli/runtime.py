@@ -184,9 +184,7 @@ def top(session: Session, name: str, once: bool, output: str) -> None:
 
 @command.command("calibrate", short_help="Measure which models may run beside each other.")
 @click.argument("models", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--to", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The table."
-)
+@click.option("--to", "target", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The table.")
 @click.option("--cores", metavar="0,1", help="Of the device. Default: all of this process.")
 @click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Threads, and cores, of a real-time task.")  # fmt: skip
@@ -211,6 +209,7 @@ def calibrate(
       inputs: ["float32:1x3x224x224"]
     """
     from ..app import runtime
+    from ..app.output_file import check_output, write_output
 
     try:
         shares = [int(share) for share in sms.split(",")] if device == "cuda" else []
@@ -218,10 +217,11 @@ def calibrate(
         raise click.BadParameter(f"{sms!r}: write numbers, as in 8,16", param_hint="--sms") from None
     if shares and (cores or rt_threads != 1):
         raise click.UsageError("--cores and --rt-threads are of a device of cores; leave them out with --device cuda")
+    check_output(target, "--to")
     table = runtime.calibrate(
         models, cores or "", rt_threads, samples, lambda done, of: out.note(f"pair {done + 1} of {of}"), shares
     )
-    target.write_bytes(runtime.dump_table(table))
+    write_output(target, runtime.dump_table(table), "--to")
     if left_out := sorted(set(shares) - {pair.share_sms for pair in table.pairs}):
         out.note(f"nothing was measured on {', '.join(map(str, left_out))} multiprocessors: more than can be spared, "
                  "or no model can be stopped throughout")  # fmt: skip

@@ -6,10 +6,8 @@ import csv
 import gzip
 import io
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from ..base.errors import UsageError
 from ..base.units import SECOND
 from ..model.job import State, Tier
 from .metrics import REFUSED, UNFINISHED
@@ -54,40 +52,18 @@ def _seconds(us: int) -> str:
     return f"{us / SECOND:.6f}".rstrip("0").rstrip(".")
 
 
-class JobsFile:
-    """A CSV file of ``COLUMNS``, packed when its name ends in .gz. A context manager."""
+class JobsTable:
+    """A CSV file of ``COLUMNS`` in memory, until it is whole."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._text: TextIO | None = None
-
-    def __enter__(self) -> JobsFile:
-        try:
-            raw: Any = self.path.open("wb")
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-        # Without a time of day in its head, so that the same run gives the same bytes.
-        packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if self.path.suffix == ".gz" else None
-        self._raw, self._text = raw, io.TextIOWrapper(packed or raw, encoding="utf-8", newline="")
+    def __init__(self) -> None:
+        self._text = io.StringIO(newline="")
         self.add([COLUMNS])
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        assert self._text is not None
-        try:
-            self._text.close()
-            self._raw.close()
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Write rows. Raises UsageError when the disk refuses them."""
-        assert self._text is not None
-        try:
-            csv.writer(self._text, lineterminator="\n").writerows(rows)
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+        """Append rows."""
+        csv.writer(self._text, lineterminator="\n").writerows(rows)
 
-
-def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {path}: {error.strerror}", "give another path with --jobs-out")
+    def content(self, packed: bool) -> bytes:
+        """The file's bytes. The same rows give the same bytes: a packed file has no time of day in its head."""
+        plain = self._text.getvalue().encode()
+        return gzip.compress(plain, mtime=0) if packed else plain

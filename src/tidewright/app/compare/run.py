@@ -12,7 +12,7 @@ from ...sim.comparison.cells import CellFailure, CellResult, Comparison, grouped
 from ..simulate import Question
 from .cells import ComparisonQuestion, PlannedCell, command_of, command_of_comparison, planned
 from .pool import Observer, Running, answer_all
-from .save import SaveFolder, key_of
+from .save import SaveFolder, check_save, key_of
 from .worker import RunDone, RunFailed, RunResult, WorkerDied
 
 Progress = Callable[[float, str], None]
@@ -23,6 +23,8 @@ def compare(
     asked: ComparisonQuestion, workers: int, progress: Progress | None = None, save: Path | None = None
 ) -> Comparison:
     """Run every cell. A cell that fails is in ``failures``; a question that no cell could answer raises UsageError first."""
+    if save is not None:
+        check_save(save)
     cells, remarks = planned(asked)
     with SaveFolder(save) if save is not None else nullcontext() as folder:
         found: dict[Question, RunResult] = {}
