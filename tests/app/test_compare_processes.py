@@ -98,7 +98,8 @@ def test_a_comparison_goes_on_after_its_worker_and_then_its_parent_are_killed(tm
     assert not psutil.wait_procs(workers, timeout=10)[1]
     found, errors = start(folder).communicate(timeout=60)
     data = json.loads(found)
-    assert f"{saved} of 6 runs are taken from {folder}" in data["remarks"], errors
+    are = "is" if saved == 1 else "are"
+    assert f"{saved} of 6 runs {are} taken from {folder}" in data["remarks"], errors
     assert [group["settings"]["load"] for group in data["groups"]] == LOADS.replace(".0", "").split(",")
     assert all(group["policies"][0]["jobs"]["completed"] == 1500 for group in data["groups"])
 

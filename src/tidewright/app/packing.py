@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from ..base.errors import UsageError
+from ..base.units import counted
 from ..placement.scores.registry import make_score
 from ..sim.packing.experiment import judge_fill, run_fill
 from ..sim.packing.openb import FillTrace, load_fills
@@ -49,7 +50,7 @@ def pack(trace: str, placement: str, seeds: str, progress: Progress = lambda sha
             share = 1 / (len(names) * len(fills))
 
             def tell(count: int, of: int, name: str = name, begun: float = begun, share: float = share) -> None:
-                progress(begun + share * count / of, f"{name}: {count:,} of {of:,} pods")
+                progress(begun + share * count / of, f"{name}: {count:,} of {counted(of, 'pod')}")
 
             found, took = _filled(fill, name, tell)
             done.append(found)

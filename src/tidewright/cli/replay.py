@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..base.units import counted
 from . import output as out
 from .files import check_files, jobs_out_option, report_option
 from .progress import progress
@@ -40,7 +41,7 @@ def command(
     with progress("replaying", total=1.0) as bar:
         results, recording = rerun(
             journal or session.state, policy, cluster,
-            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
+            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {counted(total, 'job')}"),
             profile=profile or "", costs=costs, jobs=jobs,
         )  # fmt: skip
     for note in recording.notes:

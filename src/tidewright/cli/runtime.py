@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..base.errors import Conflict, NotFound, Unreachable
-from ..base.units import format_bytes
+from ..base.units import counted, format_bytes
 from . import output as out
 from .output import Column
 from .session import Session, pass_session
@@ -236,7 +236,8 @@ def summary(name: str, found: dict[str, Any]) -> str:
     stop_times = f", stops acknowledged in {stops['p50']:.0f} us (p99 {stops['p99']:.0f})" if stops else ""
     return (
         f"{name}: {found['device']}, cores {','.join(map(str, found['cores']))}, stop {found['stop']}, "
-        f"{found['rt_tasks']} real-time and {found['be_tasks']} best-effort tasks, {found['preemptions']} preemptions "
+        f"{found['rt_tasks']} real-time and {counted(found['be_tasks'], 'best-effort task')}, "
+        f"{counted(found['preemptions'], 'preemption')} "
         f"({found['preemptions_per_s']:.1f}/s){stop_times}"
     )
 

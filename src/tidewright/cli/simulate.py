@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..base.units import counted
 from . import output as out
 from .files import JOBS_OUT, REPORT, check_files, jobs_out_option, report_option, write_file
 from .progress import progress
@@ -117,7 +118,7 @@ def command(
     with progress("simulating", total=1.0) as bar:
         results = run_trace(
             question,
-            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
+            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {counted(total, 'job')}"),
             lambda done, total: bar.update(done / max(total, 1), f"reading {question.trace}"),
             jobs_table,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ...base.units import counted
 from ...wire.api import FINAL_STATES, EtaView
 from .. import output as out
 from .. import words
@@ -42,4 +43,4 @@ def _print(view: EtaView) -> None:
 def _basis(view: EtaView) -> str:
     if view.method == "work-ahead":
         return "the queue is too long to be simulated at once; reckoned from the device-time before the job"
-    return f"from {view.samples} simulated future{'s' if view.samples > 1 else ''}; eight of ten lie in the interval"
+    return f"from {counted(view.samples, 'simulated future')}; eight of ten lie in the interval"
