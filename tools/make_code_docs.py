@@ -65,12 +65,13 @@ def _arguments(code: Code) -> Iterator[str]:
     kinds = named_kinds(code)
     for name, kind in signature(code).items():
         unit = {"us": "µs", "seconds": "µs", "bytes": "bytes", "gib": "bytes", "mib": "bytes", "milli": "thousandths",
-                "cpus": "thousandths", "fraction": "thousandths"}.get(kinds[name])  # fmt: skip
+                "cpus": "thousandths", "host_cpus": "thousandths", "fraction": "thousandths"}.get(kinds[name])  # fmt: skip
         yield f"`{name}` ({unit or TYPES[kind]})"
 
 
 def _plain(template: str) -> str:
-    return re.sub(r"\{(\w+):?\w*\}", r"‹\1›", template.replace("{kinds:kinds}", "{kinds} "))
+    several = re.sub(r"\{\w+:(be|es|s)\}", lambda kind: {"be": "are"}.get(kind[1], kind[1]), template)
+    return re.sub(r"\{(\w+):?\w*\}", r"‹\1›", several.replace("{kinds:kinds}", "{kinds} "))
 
 
 def main() -> int:

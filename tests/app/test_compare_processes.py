@@ -98,9 +98,16 @@ def test_a_comparison_goes_on_after_its_worker_and_then_its_parent_are_killed(tm
     assert not psutil.wait_procs(workers, timeout=10)[1]
     found, errors = start(folder).communicate(timeout=60)
     data = json.loads(found)
-    assert f"{saved} of 6 runs are taken from {folder}" in data["remarks"], errors
+    are = "is" if saved == 1 else "are"
+    assert f"{saved} of 6 runs {are} taken from {folder}" in data["remarks"], errors
     assert [group["settings"]["load"] for group in data["groups"]] == LOADS.replace(".0", "").split(",")
     assert all(group["policies"][0]["jobs"]["completed"] == 1500 for group in data["groups"])
+
+
+def interrupts_blocked(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
+    return bool(mask >> (signal.SIGINT - 1) & 1)
 
 
 def test_ctrl_c_ends_the_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
@@ -108,6 +115,8 @@ def test_ctrl_c_ends_the_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
     parent = start(folder)
     first_saved(folder, parent)
     children = psutil.Process(parent.pid).children(recursive=True)
+    (worker,) = (child for child in children if "spawn_main" in " ".join(child.cmdline()))
+    assert interrupts_blocked(worker.pid), "Ctrl-C goes to the whole group"
     parent.send_signal(signal.SIGINT)
     _, errors = parent.communicate(timeout=20)
     assert parent.returncode == 130

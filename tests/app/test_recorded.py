@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tidewright.app.recorded import read
-from tidewright.app.simulate import Question, costs_of, policies, rerun, run_trace
+from tidewright.app.simulate import JobsTable, Question, costs_of, policies, rerun, run_trace
 from tidewright.base.errors import NotFound, UsageError
 from tidewright.base.units import SECOND
 from tidewright.drive.driver import EngineDriver
@@ -163,8 +163,9 @@ def test_requests_are_what_they_were(tmp_path: Path) -> None:
     )
     assert second.user == "u" and not second.retries
     assert "1 job may be retried" in "\n".join(recording.notes)
-    results, _ = rerun(tmp_path / "journal.ndjson", "fifo", jobs_out=tmp_path / "jobs.csv")
-    rows = list(csv.DictReader((tmp_path / "jobs.csv").open()))
+    jobs = JobsTable()
+    results, _ = rerun(tmp_path / "journal.ndjson", "fifo", jobs=jobs)
+    rows = list(csv.DictReader(jobs.content(False).decode().splitlines()))
     ends = [float(row["end_s"]) for row in rows]
     assert results[0].completed == 3 and float(rows[2]["start_s"]) >= ends[0] > ends[1]
 
@@ -184,11 +185,11 @@ def test_each_job_is_replayed_with_what_its_own_operations_took_and_other_traces
 ) -> None:
     jobs = [(spec(devices=2), 20), (spec(), 5), (spec(devices=2), 9), (spec(), 5)]
     path = record(jobs, end=200, launches=[4, 1, 9, 2]).write(tmp_path / "journal.ndjson")
-    out = tmp_path / "jobs.csv"
-    (replayed,), recording = rerun(path, "fifo", jobs_out=out)
+    out = JobsTable()
+    (replayed,), recording = rerun(path, "fifo", jobs=out)
     assert replayed.completed == 4
-    with out.open() as lines:
-        ends = [round(float(row["end_s"]) * SECOND) for row in csv.DictReader(lines)]
+    lines = out.content(False).decode().splitlines()
+    ends = [round(float(row["end_s"]) * SECOND) for row in csv.DictReader(lines)]
     first = recording.jobs[0].submit
     assert ends == [job.end - first for job in recording.jobs]
     learnt = recording.costs.launch_us

@@ -18,7 +18,6 @@ from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.cli.shell import tide
 from tidewright.model.job import JobSpec
-from tidewright.sim import jobs_out
 from tidewright.sim.costs import FREE, Costs
 
 SMALL = ("-t", "synthetic:jobs=60,load=1.2,max=1h,sizes=1:6/2:2/4:1", "-c", "2x4")
@@ -171,23 +170,3 @@ def test_what_took_various_times_is_learnt_as_a_distribution(tmp_path: Path) -> 
         (2 * SECOND, 4 * SECOND, 9 * SECOND), (20 * SECOND, 40 * SECOND, 90 * SECOND), (2, 4, 9), (14, 28, 63),
     ]  # fmt: skip
     assert costs.restore_us == 5
-
-
-@pytest.mark.parametrize("name", ["jobs.csv", "jobs.csv.gz"])
-def test_an_interrupted_run_leaves_the_jobs_file_as_it_was(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), jobs_out.JobsFile(path) as file:
-        file.add([("a",)] * 100_000)
-        raise KeyboardInterrupt
-    assert path.read_text() == "old" and [one.name for one in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("rows", [1, 100_000])
-def test_a_disk_that_fills_up_while_jobs_are_written_is_named(rows: int) -> None:
-    with (
-        pytest.raises(UsageError, match="cannot write /dev/full: No space"),
-        jobs_out.JobsFile(Path("/dev/full")) as file,
-    ):
-        file.add([("a",)] * rows)

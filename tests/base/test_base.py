@@ -10,7 +10,18 @@ from tidewright.base.errors import UsageError
 from tidewright.base.ids import valid_name
 from tidewright.base.registry import Registry
 from tidewright.base.rng import stream, stream_seed
-from tidewright.base.units import DAY, HOUR, MINUTE, SECOND, format_bytes, format_duration, parse_bytes, parse_duration
+from tidewright.base.units import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    agreeing,
+    counted,
+    format_bytes,
+    format_duration,
+    parse_bytes,
+    parse_duration,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -65,6 +76,11 @@ def test_memory_is_a_number_or_a_usage_error(text: str) -> None:
         assert 0 <= parse_bytes(text) < 2**63
     except UsageError as error:
         assert "12GiB" in error.remedy
+
+
+def test_numbers_and_verbs_agree() -> None:
+    assert [counted(number, "job") for number in (0, 1, 2, 1200)] == ["0 jobs", "1 job", "2 jobs", "1,200 jobs"]
+    assert agreeing(1, "is", "are") == "is" and agreeing(0, "is", "are") == "are"
 
 
 def test_bytes_print_in_binary_units() -> None:

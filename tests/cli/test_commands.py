@@ -12,6 +12,7 @@ from tidewright.base.units import SECOND
 from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
 from tidewright.cli.shell import tide as group
+from tidewright.model.job import JobSpec
 from tidewright.wire.api import ActionReply, FailureView
 
 from .stub import NOW, Terminal, running, waiting
@@ -154,7 +155,7 @@ def test_show(tide: Terminal) -> None:
         "promised 95%",
         "2/1:4 on n1[0-1]",
         "/logs/17.log",
-        "SUBMITTED",
+        "submitted  premium, 4 devices",
     ):
         assert piece in said
 
@@ -236,7 +237,16 @@ def test_a_controller_that_goes_away_leaves_a_line_with_the_jobs_that_are_left(
 def test_suspend_for_a_while_counts_from_the_controllers_clock(tide: Terminal) -> None:
     assert tide("suspend", "17", "--for", "30s").code == 0
     assert tide.stub.calls[-1] == ("suspend", "17", NOW + 30 * SECOND)
-    assert "tide resume 17" in tide("suspend", "17").out
+    assert tide("suspend", "17").out == "job 17 is being suspended; tide resume 17 ends it\n"
+    assert "suspended for 30s; tide resume 17 ends it earlier" in tide("suspend", "17", "--for", "30s").out
+    tide.stub.listing = (waiting(state="held", reason="UserHold", held_until=NOW + 30 * SECOND),)
+    assert "or by tide resume 18" in tide("show", "later").out
+
+
+def test_a_limit_is_one_of_run_time(tide: Terminal) -> None:
+    job = running(spec=JobSpec(command=("a",), workdir="/", max_duration_us=60 * SECOND))
+    tide.stub.listing = (job,)
+    assert "1m00s of run time" in tide("show", "17").out
 
 
 def test_drain(tide: Terminal) -> None:

@@ -1,4 +1,4 @@
-"""Output whose reader leaves, interrupts, and commands on several jobs: in processes, as a shell starts them."""
+"""Readers that leave, streams that are closed, and Ctrl-C: real processes, without a traceback whatever the command."""
 
 from __future__ import annotations
 
@@ -10,57 +10,77 @@ from pathlib import Path
 
 import pytest
 
-from .stub import Terminal
+from tidewright.cli.entry import INTERRUPTED, exit_with
+from tidewright.cli.shell import run
 
 TIDE = (sys.executable, "-c", "from tidewright.cli import main; main()")
-
-INTERRUPTING = """import os, signal, sys
-class Finder:
-    def find_spec(self, name, *more):
-        if name == "tidewright.cli.shell":
-            os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Finder())
-"""
+SIMULATE = ("simulate", "-t", "synthetic:jobs=20", "-c", "2x4", "-p", "fifo")
 
 
-def piped(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``tide`` writing into a pipe that has no reader any more."""
-    read, write = os.pipe()
-    os.close(read)
+def without_reader(words: tuple[str, ...], stream: str) -> subprocess.CompletedProcess[bytes]:
+    """Run ``tide`` with a pipe whose reader is gone as its stdout or stderr; the other one is kept."""
+    reader, writer = os.pipe()
+    os.close(reader)
     try:
-        return subprocess.run(
-            [*TIDE, *arguments], stdout=write, stderr=subprocess.PIPE, text=True, cwd=tmp_path, timeout=60
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer}
+        return subprocess.run([*TIDE, *words], timeout=60, check=False, **streams)  # type: ignore[call-overload,no-any-return]
     finally:
-        os.close(write)
+        os.close(writer)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--help",),
-        ("run", "--help"),
-        ("completion", "bash"),
-        ("simulate", "-t", "synthetic:jobs=50", "-p", "fifo"),
-        ("compare", "-t", "synthetic:jobs=20", "-p", "fifo", "-j", "1"),
-    ],
+    "words",
+    [("--help",), ("ps", "--help"), ("--version",), ("completion", "bash"), SIMULATE, (*SIMULATE, "-o", "json")],
     ids=" ".join,
 )
-def test_a_reader_that_leaves_ends_the_command_as_sigpipe_would(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = piped(tmp_path, *arguments)
-    assert done.returncode == 141, done.stderr
-    assert "Traceback" not in done.stderr and "error" not in done.stderr
+def test_a_reader_that_leaves_ends_a_command_quietly(words: tuple[str, ...]) -> None:
+    ran = without_reader(words, "stdout")
+    assert ran.returncode == 141 and b"Error" not in ran.stderr and b"error" not in ran.stderr
 
 
-def test_an_interrupt_while_modules_are_loaded_ends_quietly(tmp_path: Path) -> None:
-    code = f"{INTERRUPTING}from tidewright.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+def test_so_does_a_reader_of_messages(tmp_path: Path) -> None:
+    ran = without_reader(("--state", str(tmp_path), "ps"), "stderr")
+    assert ran.returncode == 141 and not ran.stdout
 
 
-@pytest.mark.parametrize("verb", ["cancel", "suspend", "resume", "checkpoint"])
-def test_each_job_is_tried_and_every_failure_said(tide: Terminal, verb: str) -> None:
-    typed = tide(verb, "77", "17", "78", "18")
-    assert typed.code == 1
-    assert [line.split()[1] for line in typed.out.splitlines()] == ["17", "18"]
-    assert "no job 77" in typed.err and "no job 78" in typed.err
+def test_another_pipe_that_breaks_is_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks() -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("tidewright.cli.completion.command.callback", lambda shell: breaks())
+    assert run(["completion", "bash"]) == 1
+    assert "error: [Errno 32] Broken pipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2"])
+def test_a_closed_stream_is_the_null_device(closed: str, tmp_path: Path) -> None:
+    line = f'exec "$@" {closed}>&-'
+    ran = subprocess.run(["sh", "-c", line, "sh", *TIDE, *SIMULATE], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and "Traceback" not in ran.stderr and ("fifo" in ran.stdout) == (closed != "1")
+
+
+def test_ctrl_c_is_no_traceback(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    os.mkfifo(trace)
+    words = ("simulate", "-t", str(trace), "-c", "1x1")
+    with (
+        subprocess.Popen([*TIDE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+        trace.open("w"),  # the command reads it now
+    ):
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (INTERRUPTED, b"", b"\ninterrupted\n")
+
+
+def test_ctrl_c_before_and_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    later: list[object] = []
+    monkeypatch.setattr(signal, "signal", lambda *given: later.append(given))
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        exit_with(interrupted)
+    assert ended.value.code == INTERRUPTED and later == [(signal.SIGINT, signal.SIG_DFL)]

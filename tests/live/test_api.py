@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import stat
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from tests.ports import free_port
 from tidewright.base.errors import Conflict, NotFound, UsageError
+from tidewright.base.units import SECOND
 from tidewright.model.job import ArrayMember, JobSpec
 from tidewright.policy.registry import make
 from tidewright.wire import api
@@ -49,6 +51,18 @@ def test_a_job_runs_and_its_exit_code_comes_back(running) -> None:  # type: igno
         assert client.jobs().jobs == ()
         assert client.usage("tier").rows[0].key == "standard"
         assert client.info().ended_jobs == 1
+
+
+def test_a_suspension_for_a_time_says_when_it_ends(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, server.client() as client:
+        (job,) = client.submit([_spec("timed")]).ids
+        _until(client, job, "running")
+        until = client.info().now + 600 * SECOND
+        client.suspend(job, until)
+        assert _until(client, job, "held").held_until == until
+        assert re.fullmatch(r"waits; released in (9m[0-9]+s|10m00s), or by tide resume", client.why(job).consequence)
+        client.suspend(job)
+        assert client.job(job).held_until == 0 and client.why(job).consequence == "waits; released by tide resume"
 
 
 def test_why_looks_for_changes_where_they_may_lift_the_limit_and_says_who_is_first(running) -> None:  # type: ignore[no-untyped-def]

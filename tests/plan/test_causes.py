@@ -89,12 +89,33 @@ def test_a_cause_of_another_version_is_shown_as_its_code() -> None:
     assert misused(Code.EXIT_CODE("5")) and misused(Code.SUSPEND_FAILED(Code.EXIT_CODE("5")))
 
 
+def test_states_are_written_as_in_lists_of_jobs() -> None:
+    assert render(Code.ENDED_ALREADY(3, "CANCELLED")) == "job 3 has already ended (cancelled)"
+    assert render(Code.NOT_HELD(3, "RUNNING")) == "job 3 is not held by its user; it is running"
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_no_sentence_says_1_devices(code: Code) -> None:
+    ones = {int: 1, str: "x", tuple: ("y",), Cause: Code.WAITS_FOR_DEVICES()}
+    why = Cause(code, tuple(ones[kind] for kind in signature(code).values()))
+    words = re.findall(r"(?<![\w.:/×-])1 (?:x )?[a-z]+s\b", f"{render(why)}; {remedy(why)}")
+    assert [word for word in words if word.split()[-1] not in ("is", "less", "has", "thousandths")] == []
+
+
 def test_sentences_that_vary_with_their_arguments() -> None:
     held = Code.NO_ROOM(1, 7, ("n1", "n2"), (3, 4))
     assert render(held) == "no room for the 1 device of job 7 on n1, n2; held by jobs 3, 4"
     assert render(Code.NO_ROOM(2, 7, (), ())) == "no room for the 2 devices of job 7 on the other nodes"
     assert render(Code.NEVER_FITS(9, ("a", "b"), "one-node", 8)) == "needs 9 devices of type a, b; one node has 8"
     assert render(Code.NODES_TOO_SMALL(1, 3, ("n1",), 2)) == "job 1 has 3 devices; n1 has 2 even when empty"
+    assert render(Code.DEVICES_SHORT(1, "cpu", 1)) == "needs 1 cpu device, 1 is free"
+    assert render(Code.DEVICES_SCATTERED(2, "", 3, 1)) == "needs 2 devices together; 3 are free, at most 1 on one node"
+    assert render(Code.PINNED_BUSY("n1", 0, 1)) == "its memory is frozen on n1, where 0 are free; it needs 1 device"
+    assert render(Code.TOO_FEW_DEVICES(1, 0)) == "needs 1 device; there are 0"
+    assert render(Code.CPUS_TOO_FEW(1, 1000, 0)) == "its rank needs 1 host CPU; the pool has room for 0 of them"
+    assert render(Code.CORDONED(1, 2_000_000, Code.WAITS_FOR_DEVICES())).startswith(
+        "refused 1 launch in a row, retried"
+    )
     assert remedy(Code.TOO_CROWDED(600, 1, 16, 40, 16)).startswith(
         "ask for at least 40 devices (-g 40), start 16 ranks"
     )

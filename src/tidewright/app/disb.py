@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.errors import UsageError
+from ..base.units import counted
 from ..runtime.cuda.compile import require_device
 from ..runtime.cuda.kernels import driver_api
 from ..runtime.disb.device_run import CPU_ROWS, CUDA_ROWS, DeviceRow, Loop, run_row, standalone_ns
@@ -91,7 +92,7 @@ def run_disb(
                         options=options,
                     )
                 )
-    where = _gpu() if device == "cuda" else f"{len(cores)} cores of {fingerprint(len(cores), 1).device}"
+    where = _gpu() if device == "cuda" else f"{counted(len(cores), 'core')} of {fingerprint(len(cores), 1).device}"
     return DisbMatrix(f"{where}, {'small' if small else 'full'} networks", tuple(results), _facts())
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
 from ..base.errors import UsageError
-from ..base.output_file import write_output
+from ..base.units import counted
 from ..placement.scores.registry import make_score
 from ..sim.packing.experiment import judge_fill, run_fill
 from ..sim.packing.openb import FillTrace, load_fills
@@ -51,7 +50,7 @@ def pack(trace: str, placement: str, seeds: str, progress: Progress = lambda sha
             share = 1 / (len(names) * len(fills))
 
             def tell(count: int, of: int, name: str = name, begun: float = begun, share: float = share) -> None:
-                progress(begun + share * count / of, f"{name}: {count:,} of {of:,} pods")
+                progress(begun + share * count / of, f"{name}: {count:,} of {counted(of, 'pod')}")
 
             found, took = _filled(fill, name, tell)
             done.append(found)
@@ -93,7 +92,6 @@ def as_json(results: list[PackingResult]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(results), indent=2)
 
 
-def write_report(results: list[PackingResult], path: Path) -> None:
-    """The page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
-    text = html(results)
-    write_output(path, text.encode(), "--report")
+def page(results: list[PackingResult]) -> str:
+    """The page with plots. Raises UsageError when matplotlib is not installed."""
+    return html(results)

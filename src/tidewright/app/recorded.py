@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import Bug, NotFound, UsageError
+from ..base.units import agreeing, counted
 from ..drive.record import FORMAT, StepRecord, decode
 from ..engine.commands import Ended, Launch
 from ..engine.engine import Engine
@@ -219,10 +220,11 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes], begin: int) -> Reco
         (sum(bool(row.spec.max_duration_us) for row in rows), "had a time limit, which says nothing here"),
     ):
         if count:
-            recording.notes.append(f"{count:,} job{'s' if count > 1 else ''} {text}")
+            recording.notes.append(f"{counted(count, 'job')} {text}")
     if again.turns:
         recording.notes.append(
-            f"{again.turns:,} turns from turn {again.first} on were decided otherwise by the version that wrote them; "
+            f"{counted(again.turns, 'turn')} from turn {again.first} on {agreeing(again.turns, 'was', 'were')} decided otherwise "
+            "by the version that wrote the journal; "
             "what was recorded was adopted"
         )
     return recording

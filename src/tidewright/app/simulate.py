@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..base.errors import UsageError
-from ..base.output_file import write_output
 from ..engine.settings import EngineSettings
 from ..model.node import NodeSpec
 from ..policy.registry import make
@@ -18,7 +16,8 @@ from ..sim import report
 from ..sim.clusters import load_cluster
 from ..sim.costs import Costs, parse_costs
 from ..sim.faults import parse_faults
-from ..sim.jobs_out import JobsFile, job_rows
+from ..sim.jobs_out import JobsTable as JobsTable
+from ..sim.jobs_out import job_rows
 from ..sim.profile import load_profile
 from ..sim.rate_files import load_rates
 from ..sim.result import SimulationResult as SimulationResult
@@ -80,21 +79,21 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     faults: str = ""
     checkpoints: bool | None = None
     """None: when something fails."""
-    jobs_out: Path | None = None
     window: str = ""
     """``K/N``: only the K-th of N equal parts of the trace's jobs."""
 
 
 def run_trace(
-    question: Question, progress: Progress | None = None, reading: Reading | None = None
+    question: Question, progress: Progress | None = None, reading: Reading | None = None, jobs: JobsTable | None = None
 ) -> list[SimulationResult]:
-    """Simulate a trace on a cluster under each policy. ``reading`` hears how much of the trace's file is read."""
+    """Simulate a trace on a cluster under each policy. ``reading`` hears how much of the trace's file is read, ``jobs`` gets
+    what became of each job."""
     names = _each_once(question.policy)
     nodes = load_cluster(question.cluster)
     if question.load is not None:
         check_load(question.load)
     trace = shaped(load_trace_of(question, nodes, reading), question, nodes)
-    return _each(names, trace, nodes, options_of(question), progress, question.jobs_out)
+    return _each(names, trace, nodes, options_of(question), progress, jobs)
 
 
 def options_of(question: Question) -> Options:
@@ -162,7 +161,7 @@ def sigma(text: str) -> float:
 
 def rerun(
     journal: Path, policy: str, cluster: str | None = None, progress: Progress | None = None, *, profile: str = "",
-    costs: str = "", jobs_out: Path | None = None,
+    costs: str = "", jobs: JobsTable | None = None,
 ) -> tuple[list[SimulationResult], Recording]:  # fmt: skip
     """Simulate a recorded journal's jobs under each policy, on its own nodes or on another cluster.
 
@@ -177,25 +176,24 @@ def rerun(
     options = Options(
         cluster=cluster or "its own nodes", engine=engine, profile=model, costs=costs_of(costs, base) or base
     )
-    return _each(names, recording.trace, nodes, options, progress, jobs_out), recording
+    return _each(names, recording.trace, nodes, options, progress, jobs), recording
 
 
 def _each(
     names: Iterable[str], trace: Trace, nodes: tuple[NodeSpec, ...], options: Options, progress: Progress | None,
-    jobs_out: Path | None,
+    jobs: JobsTable | None,
 ) -> list[SimulationResult]:  # fmt: skip
     results = []
-    with JobsFile(jobs_out) if jobs_out is not None else nullcontext() as jobs:
-        for name in names:
+    for name in names:
 
-            def report_progress(settled: int, total: int, _: int, name: str = name) -> None:
-                if progress is not None:
-                    progress(name, settled, total)
+        def report_progress(settled: int, total: int, _: int, name: str = name) -> None:
+            if progress is not None:
+                progress(name, settled, total)
 
-            simulation = Simulation(trace, nodes, make(name), msgspec.structs.replace(options, label=name))
-            results.append(simulation.run(report_progress))
-            if jobs is not None:
-                jobs.add(job_rows(simulation, name))
+        simulation = Simulation(trace, nodes, make(name), msgspec.structs.replace(options, label=name))
+        results.append(simulation.run(report_progress))
+        if jobs is not None:
+            jobs.add(job_rows(simulation, name))
     return results
 
 
@@ -221,7 +219,6 @@ def as_json(results: list[SimulationResult]) -> bytes:
     return to_json(results)
 
 
-def write_report(results: list[SimulationResult], path: Path) -> None:
-    """A self-contained HTML page with plots. Raises UsageError when matplotlib is not installed or the disk refuses."""
-    text = report.html(results)
-    write_output(path, text.encode(), "--report")
+def page(results: list[SimulationResult]) -> str:
+    """A self-contained HTML page with plots. Raises UsageError when matplotlib is not installed."""
+    return report.html(results)

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from ..base.errors import UsageError
-from ..base.units import SECOND
+from ..base.units import SECOND, counted
 from ..model.job import State
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 from ..policy.registry import make
@@ -88,7 +88,7 @@ def what_if(
     def run(name: str, nodes: Sequence[NodeSpec], begun: float) -> Simulation:
         simulation = Simulation(recording.trace, nodes, make(name), _options(recording, name))
         simulation.run(
-            lambda done, total, now: progress(begun + done / total / 2, f"{name}: {done:,} of {total:,} jobs")
+            lambda done, total, now: progress(begun + done / total / 2, f"{name}: {done:,} of {counted(total, 'job')}")
         )
         return simulation
 

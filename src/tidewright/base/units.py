@@ -108,3 +108,13 @@ def format_bytes(count: int) -> str:
             return f"{int(value)}B" if unit == "B" else f"{value:.1f}{unit}"
         value /= 1024
     return f"{value:.1f}TiB"
+
+
+def counted(number: int, noun: str) -> str:
+    """``"1 job"``, ``"1,200 jobs"``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def agreeing(number: int, one: str, several: str) -> str:
+    """The verb that agrees with so many: ``one`` for 1, else ``several``."""
+    return one if number == 1 else several

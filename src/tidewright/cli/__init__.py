@@ -3,15 +3,17 @@
 Knows nothing but what the API says; builds nothing itself (room app does).
 """
 
+from .entry import exit_with
+
 MAY_IMPORT = ("base", "model", "wire", "app")
 
 
 def main() -> None:
     """Run ``tide`` with the process's arguments and exit with its code (docs/exit-codes.md)."""
-    try:
+
+    def tide() -> int:
         from .shell import run
 
-        code = run()
-    except KeyboardInterrupt:  # while modules are loaded; later ones are the shell's
-        code = 130
-    raise SystemExit(code)
+        return run()
+
+    exit_with(tide)

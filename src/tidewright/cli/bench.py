@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..base.output_file import check_output, write_output
 from . import output as out
+from .files import REPORT, check_files, report_option, write_file
 
 
 @click.group("bench", short_help="Measure how well a device is shared.", no_args_is_help=True)
@@ -28,7 +28,7 @@ def command() -> None:
 @click.option("--table", type=click.Path(dir_okay=False, path_type=Path),
               help="Slow-down table for padding; measured if not given.")  # fmt: skip
 @out.json_option
-@out.report_option
+@report_option
 def run_disb(
     device: str, workloads: tuple[str, ...], rows: tuple[str, ...], seconds: float, seed: int, open_loop: bool, full: bool,
     table: Path | None, output: str, report: Path | None,
@@ -43,7 +43,7 @@ def run_disb(
     """
     from ..app import disb
 
-    check_output(report, "--report")
+    check_files(report)
     matrix = disb.run_disb(
         workloads or ("A",), disb.rows_of(rows, device), seconds=seconds, device=device, small=not full, seed=seed,
         loop="open" if open_loop else "closed", slowdowns=table, progress=out.note,
@@ -52,6 +52,4 @@ def run_disb(
         out.print_json(matrix)
     else:
         out.print_whole(disb.table(matrix))
-    if report is not None:
-        write_output(report, disb.page(matrix).encode(), "--report")
-        out.note(f"report: {report}")
+    write_file(report, lambda: disb.page(matrix).encode(), REPORT)

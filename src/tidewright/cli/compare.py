@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..base.errors import UsageError
-from ..base.output_file import check_output
 from . import output as out
+from .files import check_files, write_file
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ _SHAPES = ("table", "wide", "json")
     "--html",
     "--report",
     "report",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write an HTML page with plots too.",
 )
@@ -135,9 +135,7 @@ def command(
     from ..app.compare import present
     from ..app.compare.run import compare, cpus
 
-    check_output(report, "--html")
-    if report is not None:
-        present.check_plots()
+    check_files(report, option="--html")
     asked = _question(given)
     try:
         with progress("comparing", total=1.0, lines=True) as bar:
@@ -158,9 +156,8 @@ def command(
             out.print_whole(table)
     for remark in present.remarks(found):
         out.note(f"note: {remark}")
-    if report is not None and found.groups:
-        present.write_report(found, report)
-        out.note(f"wrote {report}")
+    if found.groups:
+        write_file(report, lambda: present.page(found).encode(), "--html")
     if found.failures:
         for line in present.failures(found):
             out.note(f"failed: {line}")

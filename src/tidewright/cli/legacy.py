@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import click
 
 from ..base.errors import UsageError
+from .entry import exit_with
 
 PLUGIN = "device-plugin"
 PORT = "39999"
@@ -33,17 +34,17 @@ FLAGS = TAKEN | PASSED_OVER | GLOG
 
 def extender() -> None:
     """``gpushare-sche-extender``."""
-    raise SystemExit(_tried(lambda: extender_arguments(os.environ)))
+    exit_with(lambda: _tried(lambda: extender_arguments(os.environ)))
 
 
 def device_plugin() -> None:
     """``gpushare-device-plugin-v2``."""
-    raise SystemExit(_tried(lambda: plugin_arguments(sys.argv[1:])))
+    exit_with(lambda: _tried(lambda: plugin_arguments(sys.argv[1:])))
 
 
 def inspect() -> None:
     """``kubectl-inspect-gpushare``, which kubectl finds as ``kubectl inspect gpushare``."""
-    raise SystemExit(_tried(lambda: ["kube", "inspect", *sys.argv[1:]]))
+    exit_with(lambda: _tried(lambda: ["kube", "inspect", *sys.argv[1:]]))
 
 
 def extender_arguments(environment: Mapping[str, str]) -> list[str]:

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import click
@@ -53,12 +52,6 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
     )(command)
-
-
-def report_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option ``--report FILE`` of commands that simulate."""
-    kind = click.Path(dir_okay=False, path_type=Path)
-    return click.option("--report", type=kind, metavar="FILE", help="Write an HTML page with plots too.")(command)
 
 
 def print_json(reply: Any) -> None:
@@ -114,8 +107,12 @@ def rich_console(stderr: bool = False, at_least: int = 0) -> Any:
     ``[x]``."""
     from rich.console import Console
 
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # rich calls this while it handles the error, and would exit with 1
+
     width = max(at_least, terminal_width())
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_whole(table: Any) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..base.output_file import check_output
 from . import output as out
+from .files import REPORT, check_files, report_option, write_file
 from .progress import progress
 
 
@@ -21,7 +21,7 @@ from .progress import progress
     help="Scores: best-fit, fgd, dot-product, gpu-packing, gpu-clustering, tightest, spread, random, or a plug-in's.",
 )
 @click.option("--seeds", default="42", show_default=True, metavar="N,N-M", help="Orders in which the pods arrive.")
-@out.report_option
+@report_option
 @out.json_option
 def command(trace: str, placement: str, seeds: str, report: Path | None, output: str) -> None:
     """Place pods that ask for parts of devices, one after another, until they ask for 130 % of them; none leaves.
@@ -31,7 +31,7 @@ def command(trace: str, placement: str, seeds: str, report: Path | None, output:
     """
     from ..app import packing
 
-    check_output(report, "--report")
+    check_files(report)
     with progress("packing", total=1.0) as bar:
         results = packing.pack(trace, placement, seeds, bar.update)
     if output == "json":
@@ -41,6 +41,4 @@ def command(trace: str, placement: str, seeds: str, report: Path | None, output:
             out.print_whole(table)
     for note in packing.notes(results):
         out.note(f"note: {note}")
-    if report is not None:
-        packing.write_report(results, report)
-        out.note(f"wrote {report}")
+    write_file(report, lambda: packing.page(results).encode(), REPORT)

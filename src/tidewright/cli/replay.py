@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from ..base.output_file import check_output
+from ..base.units import counted
 from . import output as out
+from .files import check_files, jobs_out_option, report_option
 from .progress import progress
 from .session import Session, pass_session
-from .simulate import costs_option, jobs_out_option, present, profile_option
+from .simulate import costs_option, present, profile_option
 
 
 @click.command("replay", short_help="Run a recorded journal under another policy.")
@@ -20,7 +21,7 @@ from .simulate import costs_option, jobs_out_option, present, profile_option
 @profile_option
 @costs_option
 @jobs_out_option
-@out.report_option
+@report_option
 @out.json_option
 @pass_session
 def command(
@@ -33,16 +34,16 @@ def command(
     job's run time is the full-speed time it was delivered; jobs that had not ended are censored, and said to be.
     Launching, saving and restoring take as long as they did in the recording, unless --profile or --costs say otherwise.
     """
-    from ..app.simulate import rerun
+    from ..app.simulate import JobsTable, rerun
 
-    check_output(report, "--report")
-    check_output(jobs_out, "--jobs-out")
+    check_files(report, jobs_out)
+    jobs = JobsTable() if jobs_out is not None else None
     with progress("replaying", total=1.0) as bar:
         results, recording = rerun(
             journal or session.state, policy, cluster,
-            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
-            profile=profile or "", costs=costs, jobs_out=jobs_out,
+            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {counted(total, 'job')}"),
+            profile=profile or "", costs=costs, jobs=jobs,
         )  # fmt: skip
     for note in recording.notes:
         out.note(f"note: {note}")
-    present(results, output, report)
+    present(results, output, report, jobs, jobs_out)

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from ..base.errors import Conflict, NotFound, Unreachable
-from ..base.output_file import check_output, write_output
-from ..base.units import format_bytes
+from ..base.units import counted, format_bytes
 from . import output as out
 from .output import Column
 from .session import Session, pass_session
@@ -185,9 +184,7 @@ def top(session: Session, name: str, once: bool, output: str) -> None:
 
 @command.command("calibrate", short_help="Measure which models may run beside each other.")
 @click.argument("models", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--to", "target", type=click.Path(dir_okay=False, path_type=Path), required=True, metavar="FILE", help="The table."
-)
+@click.option("--to", "target", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The table.")
 @click.option("--cores", metavar="0,1", help="Of the device. Default: all of this process.")
 @click.option("--rt-threads", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
               help="Threads, and cores, of a real-time task.")  # fmt: skip
@@ -212,6 +209,7 @@ def calibrate(
       inputs: ["float32:1x3x224x224"]
     """
     from ..app import runtime
+    from ..app.output_file import check_output, write_output
 
     check_output(target, "--to")
     try:
@@ -220,6 +218,7 @@ def calibrate(
         raise click.BadParameter(f"{sms!r}: write numbers, as in 8,16", param_hint="--sms") from None
     if shares and (cores or rt_threads != 1):
         raise click.UsageError("--cores and --rt-threads are of a device of cores; leave them out with --device cuda")
+    check_output(target, "--to")
     table = runtime.calibrate(
         models, cores or "", rt_threads, samples, lambda done, of: out.note(f"pair {done + 1} of {of}"), shares
     )
@@ -238,7 +237,8 @@ def summary(name: str, found: dict[str, Any]) -> str:
     stop_times = f", stops acknowledged in {stops['p50']:.0f} us (p99 {stops['p99']:.0f})" if stops else ""
     return (
         f"{name}: {found['device']}, cores {','.join(map(str, found['cores']))}, stop {found['stop']}, "
-        f"{found['rt_tasks']} real-time and {found['be_tasks']} best-effort tasks, {found['preemptions']} preemptions "
+        f"{found['rt_tasks']} real-time and {counted(found['be_tasks'], 'best-effort task')}, "
+        f"{counted(found['preemptions'], 'preemption')} "
         f"({found['preemptions_per_s']:.1f}/s){stop_times}"
     )
 

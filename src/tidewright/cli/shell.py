@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import click
 
 from ..base.errors import TideError, UsageError, WorldError
+from .entry import BROKEN_PIPE, INTERRUPTED
 from .session import Session
 from .visible import visible
-
-INTERRUPTED = 130
-"""128 + SIGINT, as a shell reports it."""
-BROKEN_PIPE = 141
-"""128 + SIGPIPE."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Jobs": {
@@ -75,8 +74,28 @@ _PACKAGES = {"Jobs": ".jobs", "Pool": ".pool", "Kubernetes": ".kube"}
 _MODULES = {name: f"{_PACKAGES.get(section, '')}.{name}" for section, names in SECTIONS.items() for name in names}
 
 
+class PipeBroke(Exception):
+    """A BrokenPipeError on its way through click, which would end the process with exit code 1."""
+
+
+@contextmanager
+def _past_click() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise PipeBroke(str(error)) from error
+
+
 class LazyGroup(click.Group):
     """Finds the command ``NAME`` as ``command`` of the file ``NAME.py`` in its section's sub-package."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        with _past_click():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _past_click():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUMMARY)
@@ -127,17 +146,34 @@ def tide(ctx: click.Context, state: str | None, url: str | None, token_file: str
 
 def run(arguments: list[str] | None = None, session: Session | None = None) -> int:
     """Run ``tide`` and return its exit code; messages are on stderr."""
-    stdout = sys.stdout
+    try:
+        return _answer(arguments, session)
+    except (BrokenPipeError, PipeBroke) as error:
+        if _drop_streams_without_reader():
+            return BROKEN_PIPE
+        return report(WorldError(str(error)))
+
+
+def _drop_streams_without_reader() -> bool:
+    """Whether the reader of stdout or stderr (head, less) left. Nothing is written there any more, not even at exit."""
+    streams = select.poll()
+    for number in (1, 2):
+        streams.register(number, 0)  # errors are reported all the same
+    left = [number for number, event in streams.poll(0) if event & (select.POLLERR | select.POLLHUP)]
+    for number in left:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
+    return bool(left)
+
+
+def _answer(arguments: list[str] | None, session: Session | None) -> int:
+    """Run the command. Raises BrokenPipeError or PipeBroke when a pipe has no reader."""
     try:
         value = tide.main(arguments, prog_name="tide", standalone_mode=False, obj=session)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _reader_left()
-    except SystemExit as end:
-        # Click (which puts another stdout in place) and rich catch it themselves, and would exit with 1.
-        if sys.stdout is stdout and not isinstance(end.__context__, BrokenPipeError):
-            raise
-        return _reader_left()
+        raise
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -146,12 +182,6 @@ def run(arguments: list[str] | None = None, session: Session | None = None) -> i
     except OSError as error:
         return report(WorldError(str(error)))
     return value if isinstance(value, int) else 0
-
-
-def _reader_left() -> int:
-    """The reader (head, less) left: nothing may be written any more, not even at interpreter exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return BROKEN_PIPE
 
 
 def report(error: Exception, about: str = "") -> int:

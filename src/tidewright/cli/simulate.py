@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..base.output_file import check_output
+from ..base.units import counted
 from . import output as out
+from .files import JOBS_OUT, REPORT, check_files, jobs_out_option, report_option, write_file
 from .progress import progress
 
 if TYPE_CHECKING:
-    from ..app.simulate import SimulationResult
+    from ..app.simulate import JobsTable, SimulationResult
 
 
 profile_option = click.option(
@@ -25,12 +26,6 @@ costs_option = click.option(
     default="",
     metavar="NAME=COST,...",
     help="What operations take, e.g. launch=3s,save=60s; free; or learn:JOURNAL.",
-)
-jobs_out_option = click.option(
-    "--jobs-out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write what became of each job to FILE (.csv or .csv.gz).",
 )
 
 
@@ -103,9 +98,11 @@ jobs_out_option = click.option(
     help="How fast jobs run on which kind of device: gavel, or a file; see docs/rates.md.",
 )
 @jobs_out_option
-@out.report_option
+@report_option
 @out.json_option
-def command(report: Path | None, output: str, jobs: int | None, profile: str | None, **asked: Any) -> None:
+def command(
+    report: Path | None, jobs_out: Path | None, output: str, jobs: int | None, profile: str | None, **asked: Any
+) -> None:
     """Run TRACE on CLUSTER under each policy, by the code that schedules live jobs, and compare.
 
     \b
@@ -113,22 +110,25 @@ def command(report: Path | None, output: str, jobs: int | None, profile: str | N
     tide simulate -t synthetic:jobs=5000,load=1.0 -c 60x8 -p fifo,las,sla --report out.html
     tide simulate -t tiresias:60 -c 4x4 -p fifo,smallest --profile tiresias --jobs-out jobs.csv
     """
-    from ..app.simulate import Question, run_trace
+    from ..app.simulate import JobsTable, Question, run_trace
 
-    check_output(report, "--report")
-    check_output(asked["jobs_out"], "--jobs-out")
+    check_files(report, jobs_out)
+    jobs_table = JobsTable() if jobs_out is not None else None
     question = Question(jobs=jobs or 0, profile=profile or "default", **asked)
     with progress("simulating", total=1.0) as bar:
         results = run_trace(
             question,
-            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {total:,} jobs"),
+            lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {counted(total, 'job')}"),
             lambda done, total: bar.update(done / max(total, 1), f"reading {question.trace}"),
+            jobs_table,
         )
-    present(results, output, report)
+    present(results, output, report, jobs_table, jobs_out)
 
 
-def present(results: list[SimulationResult], output: str, report: Path | None) -> None:
-    """Tables or JSON on stdout, remarks on stderr, and the page where it was asked for."""
+def present(
+    results: list[SimulationResult], output: str, report: Path | None, jobs: JobsTable | None, jobs_out: Path | None
+) -> None:
+    """Tables or JSON on stdout, remarks on stderr, and the files that were asked for, last: the disk may refuse them."""
     from ..app import simulate
 
     if output == "json":
@@ -138,6 +138,6 @@ def present(results: list[SimulationResult], output: str, report: Path | None) -
             out.print_whole(table)
     for remark in simulate.remarks(results):
         out.note(f"note: {remark}")
-    if report is not None:
-        simulate.write_report(results, report)
-        out.note(f"wrote {report}")
+    if jobs is not None and jobs_out is not None:
+        write_file(jobs_out, lambda: jobs.content(jobs_out.suffix == ".gz"), JOBS_OUT)
+    write_file(report, lambda: simulate.page(results).encode(), REPORT)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from . import output as out
 
 PERIOD_S = 2.0
 
 
-def repeat(render: Callable[[], Any], period_s: float = PERIOD_S) -> None:
+def repeat(render: Callable[[], Any], period_s: float = PERIOD_S) -> NoReturn:
     """Show what ``render`` returns (a rich renderable) anew every ``period_s`` seconds until Ctrl-C."""
     from rich.live import Live
 
-    try:
-        with Live(render(), console=out.rich_console(), screen=True, auto_refresh=False) as live:
-            while True:
-                time.sleep(period_s)
-                live.update(render(), refresh=True)
-    except KeyboardInterrupt:
-        return
+    with Live(render(), console=out.rich_console(), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(period_s)
+            live.update(render(), refresh=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..base.errors import UsageError
+from ..base.units import counted
 from . import output as out
 from .progress import progress
 from .session import Session, pass_session
@@ -66,7 +67,7 @@ def _table(found: WhatIf) -> Any:
     from rich.table import Table
 
     before, after = found.before, found.after
-    grid = Table(title=f"{before.trace}: {before.jobs:,} jobs", title_justify="left")
+    grid = Table(title=f"{before.trace}: {counted(before.jobs, 'job')}", title_justify="left")
     for at, name in enumerate(("", "recorded", "simulated", "what if", "change")):
         grid.add_column(name, justify="right" if at else "left", no_wrap=True)
     grid.add_row("policy", found.recorded.policy, before.policy, after.policy, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from ..base.units import SECOND, format_duration
+from ..base.units import SECOND, agreeing, counted, format_duration
 from ..wire.api import FINAL_STATES, CalibrationView, DeviceHeld, EtaView, JobView, StoryLine, TimeInterval
 
 WAITING = frozenset({"held", "queued", "suspended"})
@@ -94,9 +94,9 @@ def last_output(job: JobView) -> str:
 
 
 def story(lines: tuple[StoryLine, ...]) -> str:
-    """One line per entry: when, what, why."""
+    """One line per entry: when, what (a state is written as in ``tide ps``), why."""
     width = max((len(line.what) for line in lines), default=0)
-    return "\n".join(f"{at(line.at)}  {line.what:<{width}}  {line.why}".rstrip() for line in lines)
+    return "\n".join(f"{at(line.at)}  {line.what.lower():<{width}}  {line.why}".rstrip() for line in lines)
 
 
 def interval(times: TimeInterval | None, now: int) -> str:
@@ -124,8 +124,9 @@ def calibration(found: CalibrationView | None) -> str:
         f"{format_duration(off)} {'later' if found.median_error_us > 0 else 'earlier'} than" if off >= SECOND else "at"
     )
     return (
-        f"of the last {found.starts} starts that were forecast, {percent(found.inside / found.starts)} fell into their interval "
-        f"(80% should), {found.earlier} came before it, {found.later} after; in the median they came {middle} its middle"
+        f"of the last {counted(found.starts, 'start')} that {agreeing(found.starts, 'was', 'were')} forecast, "
+        f"{percent(found.inside / found.starts)} fell into their interval (80% should), {found.earlier} came before it, "
+        f"{found.later} after; in the median they came {middle} its middle"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from ..base.errors import UsageError
+from ..base.units import counted
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 from .host import host_cpus, host_memory
 from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
@@ -42,7 +43,7 @@ class CpuBackend:
 
     def discover(self) -> NodeSpec:
         shared = self._slots > len(self._cores)
-        note = f"{self._slots} slots share {len(self._cores)} cores" if shared else ""
+        note = f"{counted(self._slots, 'slot')} share {counted(len(self._cores), 'core')}" if shared else ""
         return NodeSpec(
             name=self._node,
             kind="cpu",

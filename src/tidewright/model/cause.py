@@ -95,6 +95,7 @@ class Code(StrEnum):
     ARRAY_FULL = "ArrayFull"
     BACKOFF = "Backoff"
     STATE_IS = "StateIs"
+    RELEASED_IN = "ReleasedIn"
     HOLD_PENDING = "HoldPending"
     STOPS_AND_RETURNS = "StopsAndReturns"
     STOPS_FOR_GOOD = "StopsForGood"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from string import Formatter
 from typing import Any, NamedTuple
 
-from ..base.units import format_bytes, format_duration
+from ..base.units import counted, format_bytes, format_duration
 from ..model.cause import Arg, Cause, Code
 from .sentences import KINDS_OF_CHANGE, REMEDIES, SENTENCES
 
@@ -66,10 +66,6 @@ class ArgumentKind(NamedTuple):
     write: Callable[[Any], str]
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _waiters(number: int) -> str:
     return "1 waiting job is" if number == 1 else f"{number} waiting jobs are"
 
@@ -107,16 +103,21 @@ KINDS: dict[str, ArgumentKind] = {
     "mib": ArgumentKind(int, lambda size: str(size // 2**20)),
     "milli": ArgumentKind(int, lambda milli: f"{milli / 1000:.1f}".removesuffix(".0")),
     "cpus": ArgumentKind(int, lambda milli: f"{milli / 1000:g}"),
+    "host_cpus": ArgumentKind(int, lambda milli: f"{milli / 1000:g} host CPU{'' if milli == 1000 else 's'}"),
     "each_rank": ArgumentKind(int, lambda number: "its rank" if number == 1 else f"each of its {number} ranks"),
     "fraction": ArgumentKind(int, lambda milli: f"{milli / 1000:.2f}"),
-    "devices": ArgumentKind(int, lambda number: _count(number, "device")),
+    "devices": ArgumentKind(int, lambda number: counted(number, "device")),
     "sizes": ArgumentKind(tuple, lambda sizes: f"{_names(sizes)} device{'s' * (sizes != (1,))}"),
     "kinds_of_change": ArgumentKind(tuple, _kinds_of_change),
     "free": ArgumentKind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
     "waiters": ArgumentKind(int, _waiters),
     "job_ids": ArgumentKind(tuple, _job_ids),
     "ended": ArgumentKind(tuple, _ended),
-    "more_nodes": ArgumentKind(int, lambda number: _count(number, "more node")),
+    "s": ArgumentKind(int, lambda number: "" if number == 1 else "s"),
+    "es": ArgumentKind(int, lambda number: "" if number == 1 else "es"),
+    "be": ArgumentKind(int, lambda number: "is" if number == 1 else "are"),
+    "state": ArgumentKind(str, str.lower),
+    "more_nodes": ArgumentKind(int, lambda number: counted(number, "more node")),
     "why": ArgumentKind(Cause, lambda why: render(why)),
     "remedy": ArgumentKind(Cause, lambda why: remedy(why)),
     "names": ArgumentKind(tuple, _names),

@@ -6,10 +6,8 @@ import csv
 import gzip
 import io
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from ..base.output_file import OutputFile
 from ..base.units import SECOND
 from ..model.job import State, Tier
 from .metrics import REFUSED, UNFINISHED
@@ -54,42 +52,18 @@ def _seconds(us: int) -> str:
     return f"{us / SECOND:.6f}".rstrip("0").rstrip(".")
 
 
-class JobsFile:
-    """A CSV file of ``COLUMNS``, packed when its name ends in .gz. A context manager."""
+class JobsTable:
+    """A CSV file of ``COLUMNS`` in memory, until it is whole."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._text: TextIO | None = None
-
-    def __enter__(self) -> JobsFile:
-        self._file = OutputFile(self.path, "--jobs-out")
-        raw: Any = self._file.stream
-        # Without a time of day in its head, so that the same run gives the same bytes.
-        packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if self.path.suffix == ".gz" else None
-        self._text = io.TextIOWrapper(packed or raw, encoding="utf-8", newline="")
-        try:
-            self.add([COLUMNS])
-        except BaseException:
-            self._file.discard()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
-        assert self._text is not None
-        try:
-            self._text.close()
-        except OSError as error:
-            self._file.discard()
-            raise self._file.unwritable(error) from error
-        if kind is None:
-            self._file.finish()
-        else:
-            self._file.discard()
+    def __init__(self) -> None:
+        self._text = io.StringIO(newline="")
+        self.add([COLUMNS])
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Write rows. Raises UsageError when the disk refuses them."""
-        assert self._text is not None
-        try:
-            csv.writer(self._text, lineterminator="\n").writerows(rows)
-        except OSError as error:
-            raise self._file.unwritable(error) from error
+        """Append rows."""
+        csv.writer(self._text, lineterminator="\n").writerows(rows)
+
+    def content(self, packed: bool) -> bytes:
+        """The file's bytes. The same rows give the same bytes: a packed file has no time of day in its head."""
+        plain = self._text.getvalue().encode()
+        return gzip.compress(plain, mtime=0) if packed else plain

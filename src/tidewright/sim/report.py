@@ -10,7 +10,7 @@ from html import escape
 
 from rich.table import Table
 
-from ..base.units import SECOND, format_duration
+from ..base.units import SECOND, agreeing, counted, format_duration
 from ..report.page import body_row, head_row, page, plot_section
 from ..report.page import table as page_table
 from .result import SimulationResult, TierResult
@@ -73,7 +73,7 @@ def _attained(tier: TierResult) -> tuple[str, ...]:
 def title(results: Sequence[SimulationResult]) -> str:
     """What was simulated, in one line."""
     first = results[0]
-    return f"{first.trace}: {first.jobs:,} jobs on {first.cluster} ({first.devices:,} devices)"
+    return f"{first.trace}: {counted(first.jobs, 'job')} on {first.cluster} ({counted(first.devices, 'device')})"
 
 
 def table(results: Sequence[SimulationResult]) -> Table:
@@ -107,13 +107,14 @@ def notes(results: Sequence[SimulationResult]) -> list[str]:
     found = list(results[0].remarks) if results else []
     for result in results:
         refused = ", ".join(f"{why}: {count:,}" for why, count in result.refusals.items())
+        are = agreeing(result.unfinished, "is", "are")
         for count, text in (
-            (result.unfinished, "had not ended and are left out of the means"),
-            (result.refused, f"were refused ({refused})"),
-            (result.failed, "failed, were stopped or cancelled"),
+            (result.unfinished, f"had not ended and {are} left out of the means"),
+            (result.refused, f"{agreeing(result.refused, 'was', 'were')} refused ({refused})"),
+            (result.failed, f"failed, {agreeing(result.failed, 'was', 'were')} stopped or cancelled"),
         ):
             if count:
-                found.append(f"{result.policy}: {count:,} jobs {text}")
+                found.append(f"{result.policy}: {counted(count, 'job')} {text}")
     return found
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..base.errors import UsageError
 from ..base.rng import stream_seed
-from ..base.units import SECOND
+from ..base.units import SECOND, counted
 from ..model.job import JobSpec, Phase, Tier
 
 _COMMAND = ("trace",)
@@ -140,7 +140,7 @@ def window(trace: Trace, at: int, of: int) -> Trace:
     """The ``at``-th of ``of`` parts of consecutive jobs, counted from 1, as a trace that begins with its first submission."""
     if not 1 <= at <= of <= max(len(trace), 1):
         raise UsageError(
-            f"window {at}/{of}", f"write K/N with K from 1 to N, e.g. 2/5; the trace has {len(trace):,} jobs"
+            f"window {at}/{of}", f"write K/N with K from 1 to N, e.g. 2/5; the trace has {counted(len(trace), 'job')}"
         )
     rows = len(trace)
     return picked(trace, np.arange(rows * (at - 1) // of, rows * at // of))

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ..base.errors import UsageError
 from ..base.ids import valid_name
-from ..base.units import SECOND, parse_bytes, parse_duration
+from ..base.units import SECOND, counted, parse_bytes, parse_duration
 from ..model.job import (
     MAX_CPUS_MILLI,
     MAX_HOST_MEMORY,
@@ -300,7 +300,7 @@ class TraceTable:
             raise UsageError("\n".join([*self.mistakes, *more]), self.form.remedy)
         values = self.values
         if not values:
-            left_out = f" ({self.idle:,} rows have no run time or no devices)" if self.idle else ""
+            left_out = f" ({counted(self.idle, 'row')} without run time or devices)" if self.idle else ""
             raise UsageError(f"{self.source} holds no jobs{left_out}", self.form.remedy)
         extra: dict[str, object] = {"remarks": self._remarks(name)}
         for field, column, dtype in (

@@ -137,6 +137,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     min_devices: int = 0
     ranks: int = 1
     held: int = 0  # devices it holds now
+    held_until: int = 0
+    """When the suspension that its user asked for ends by itself; 0: there is none, or only ``resume`` ends it."""
     where: tuple[DeviceHeld, ...] = ()
     memory_limit: str = ""
     """What limits it to its share of a device's memory, while it runs; the single job only."""

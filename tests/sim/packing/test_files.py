@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tidewright.app.packing import pack, seeds_of, write_report
+from tidewright.app.packing import pack, seeds_of
 from tidewright.base.errors import UsageError
 from tidewright.sim.packing.openb import load_fills
 
@@ -106,12 +106,6 @@ def test_what_is_not_there(tmp_path: Path, text: str, said: str) -> None:
     folder(tmp_path)
     with pytest.raises(UsageError, match=said):
         load_fills(text.format(tmp_path), [1])
-
-
-def test_a_page_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no page with plots")
-    with pytest.raises(UsageError, match="cannot write"):
-        write_report(pack(folder(tmp_path), "fgd", "1"), tmp_path)
 
 
 def test_seeds_are_numbers_and_ranges() -> None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ...base.errors import UsageError
+from ...base.units import counted
 from ...model.node import NodeSpec
 from ...policy.registry import make
 from ...sim.clusters import load_cluster
@@ -119,7 +120,9 @@ def _checked_trace(asked: ComparisonQuestion, trace: str, cluster: str, nodes: t
     whole = load_trace_of(first, nodes)
     loaded = shaped(whole, first, nodes)
     if asked.windows > 1 and len(loaded) < 2 * asked.windows:
-        raise UsageError(f"{trace}: {len(loaded)} jobs are too few for {asked.windows} windows", "give fewer --windows")
+        raise UsageError(
+            f"{trace}: {counted(len(loaded), 'job')}, too few for {asked.windows} windows", "give fewer --windows"
+        )
     for field, values in (
         ("tiers", asked.tiers), ("estimates", asked.estimates), ("profile", asked.profiles), ("costs", asked.costs),
         ("faults", asked.faults),

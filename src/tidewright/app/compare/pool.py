@@ -10,6 +10,7 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -78,6 +79,7 @@ class _Worker:
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """A child started here never sees Ctrl-C, which goes to the whole group; it is ended by its parent."""
+    resource_tracker.ensure_running()  # else the first start does so, and unblocks SIGINT before its own child is there
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

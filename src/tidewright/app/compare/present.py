@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...base.output_file import write_output
 from ...sim.comparison import accounts
 from ...sim.comparison.cells import Comparison, label, varying
 from ...sim.comparison.page import comparison_page
-from ...sim.comparison.plots import check_installed
 from ...sim.comparison.standing import pareto_statements
 from ...sim.comparison.table import LEGEND, as_data, comparison_tables
 
@@ -44,12 +41,6 @@ def as_json(comparison: Comparison) -> bytes:
     return msgspec.json.format(msgspec.json.encode(as_data(comparison)), indent=2)
 
 
-def write_report(comparison: Comparison, path: Path) -> None:
-    """A self-contained HTML page. Raises UsageError when matplotlib is not installed or the disk refuses."""
-    text = comparison_page(comparison)
-    write_output(path, text.encode(), "--html")
-
-
-def check_plots() -> None:
-    """Raise UsageError when a page could not be drawn, before the work is done rather than after."""
-    check_installed()
+def page(comparison: Comparison) -> str:
+    """A self-contained HTML page. Raises UsageError when matplotlib is not installed."""
+    return comparison_page(comparison)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+from ...base.units import agreeing, counted
 from ...sim.comparison.cells import CellFailure, CellResult, Comparison, grouped
 from ..simulate import Question
 from .cells import ComparisonQuestion, PlannedCell, command_of, command_of_comparison, planned
 from .pool import Observer, Running, answer_all
-from .save import SaveFolder, key_of
+from .save import SaveFolder, check_save, key_of
 from .worker import RunDone, RunFailed, RunResult, WorkerDied
 
 Progress = Callable[[float, str], None]
@@ -23,6 +24,8 @@ def compare(
     asked: ComparisonQuestion, workers: int, progress: Progress | None = None, save: Path | None = None
 ) -> Comparison:
     """Run every cell. A cell that fails is in ``failures``; a question that no cell could answer raises UsageError first."""
+    if save is not None:
+        check_save(save)
     cells, remarks = planned(asked)
     with SaveFolder(save) if save is not None else nullcontext() as folder:
         found: dict[Question, RunResult] = {}
@@ -50,17 +53,23 @@ def cpus() -> int:
 
 
 def _shared(sharing: int, cells: int) -> str:
-    return f"{sharing:,} of {cells:,} cells share a run with another, which differs in nothing that their policy reads"
+    share = agreeing(sharing, "shares", "share")
+    return (
+        f"{sharing:,} of {cells:,} cells {share} a run with another, which differs in nothing that their policy reads"
+    )
 
 
 def _saved(folder: SaveFolder, found: int, questions: int, path: Path | None) -> list[str]:
     remarks = []
     if folder.outdated:
-        remarks.append(f"{folder.outdated:,} results in {path} are of another version of the code and are not used")
+        are = agreeing(folder.outdated, "is", "are")
+        remarks.append(
+            f"{counted(folder.outdated, 'result')} in {path} {are} of another version of the code and {are} not used"
+        )
     if folder.torn:
         remarks.append(f"the last result in {path} was incomplete and is run again")
     if found:
-        remarks.append(f"{found:,} of {questions:,} runs are taken from {path}")
+        remarks.append(f"{found:,} of {counted(questions, 'run')} {agreeing(found, 'is', 'are')} taken from {path}")
     return remarks
 
 
@@ -110,7 +119,7 @@ class _Watch(Observer):
         left = f", about {_minutes(spent / share - spent)} left" if done > 1 and share < 1 else ""
         names = "".join(f"; {_name(self.questions[at])} {share:.0%}" for at, share in sorted(cells.items()))
         failed = f", {len(self.failed)} failed" if self.failed else ""
-        self._progress(share, f"{self._settled} of {len(self.questions)} runs{failed}{left}{names}")
+        self._progress(share, f"{self._settled} of {counted(len(self.questions), 'run')}{failed}{left}{names}")
 
 
 def _minutes(seconds: float) -> str:

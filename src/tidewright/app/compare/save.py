@@ -5,6 +5,7 @@ A line counts for the same question, the same contents of the files that it name
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import inspect
@@ -12,7 +13,6 @@ import os
 from functools import cache, lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +21,7 @@ from ... import __version__
 from ...base.errors import UsageError
 from ...live.journal.store import DATABASE
 from ...policy.registry import make
+from ..output_file import check_output
 from ..simulate import Question
 from .worker import RunResult
 
@@ -29,6 +30,9 @@ CELLS = "cells.jsonl"
 """The file in the folder."""
 _DECIDING = ("base", "model", "plan", "estimate", "placement", "policy", "engine", "drive", "sim")
 """Rooms whose code a result depends on."""
+
+_ROOM_BYTES = 1 << 16
+"""What must be free for results: each takes some thousand bytes."""
 
 _SHOWING = ("report", "plots")
 """Files of ``sim`` that show results and decide nothing."""
@@ -110,10 +114,9 @@ class SaveFolder:
         self.torn = False
         """Whether the last line was incomplete: its writer was killed. It is gone."""
         self._path = folder / CELLS
-        _check_folder(folder)
         try:
             folder.mkdir(exist_ok=True)
-            self._file: IO[bytes] = self._path.open("a+b")
+            self._file = self._path.open("ab", buffering=0)
         except OSError as error:
             raise UsageError(f"cannot write {self._path}: {error.strerror}", _ANOTHER) from None
         try:
@@ -127,14 +130,14 @@ class SaveFolder:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UsageError(f"{self._path} is in use by another comparison", f"wait for it, or {_ANOTHER}") from None
-        self._file.seek(0)
         whole = 0
-        for number, line in enumerate(self._file, 1):
-            if not line.endswith(b"\n"):
-                self.torn = True
-                break
-            whole += len(line)
-            self._take(number, line)
+        with self._path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n"):
+                    self.torn = True
+                    break
+                whole += len(line)
+                self._take(number, line)
         self._file.truncate(whole)
 
     def _take(self, number: int, line: bytes) -> None:
@@ -155,14 +158,18 @@ class SaveFolder:
             self.outdated += 1
 
     def add(self, key: str, question: Question, found: RunResult) -> None:
-        """Append a result; it is on the disk when this returns. Raises UsageError when the disk refuses."""
+        """Append a result, on the disk when this returns. Raises UsageError when the disk refuses; no part is there then."""
         saved = SavedCell(key=key, code=code_of(), question=question, found=found)
         saved = msgspec.structs.replace(saved, sum=_sum(saved))
+        handle, left = self._file.fileno(), memoryview(msgspec.json.encode(saved) + b"\n")
+        whole = os.fstat(handle).st_size
         try:
-            self._file.write(msgspec.json.encode(saved) + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            while left:
+                left = left[os.write(handle, left) :]
+            os.fsync(handle)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(handle, whole)
             raise UsageError(
                 f"cannot write {self._path}: {error.strerror}", "free some space and give the command again"
             ) from None
@@ -176,8 +183,9 @@ class SaveFolder:
         self._file.close()
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise UsageError for a path that is a file, has no parent, or is a folder of something else."""
+def check_save(folder: Path) -> None:
+    """Raise UsageError for a path that is a file, has no parent, or is a folder of something else, and where no more can be
+    written."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--save {folder}: it is a file, not a directory", _ANOTHER)
     if not folder.absolute().parent.is_dir():
@@ -188,3 +196,4 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(f"cannot read {folder}: {error.strerror}", _ANOTHER) from None
     if foreign:
         raise UsageError(f"--save {folder}: it holds other files and no saved comparison ({CELLS})", _ANOTHER)
+    check_output(folder / CELLS if folder.is_dir() else folder, "--save", _ROOM_BYTES)

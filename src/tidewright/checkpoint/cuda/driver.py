@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...base.errors import WorldError
-from ...base.units import format_bytes
+from ...base.units import counted, format_bytes
 from ...model.job import Level
 from ..criu.blockers import obstacles
 from ..criu.driver import CriuDriver, DumpReport
@@ -180,7 +180,7 @@ class GpuDriver:
             if seat := seats.get(handle.rank):
                 if len(seat.had) != len(seat.gets):
                     raise WorldError(
-                        f"rank {handle.rank} had {len(seat.had)} devices and cannot be restored on {len(seat.gets)}"
+                        f"rank {handle.rank} had {counted(len(seat.had), 'device')} and cannot be restored on {len(seat.gets)}"
                     )
                 wanted = dict(zip(seat.had, seat.gets, strict=True))
                 pairs.update(dict.fromkeys(pids, pairing(wanted, seat.node, now)))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ...base.units import agreeing, counted
 from .disk import spoiled
 from .index import NO_HASHES, Runs
 from .keys import PAGE, Hashes
@@ -68,7 +69,8 @@ def _what(pack: PackIndex, data: bytes, broken: frozenset[int]) -> str:
     if broken:
         first = int(pack.frames[min(broken)]["offset"])
         pages = len(pack.pages_of(sorted(broken)))
-        return f"{len(broken)} frames with {pages} pages have changed bytes, the first at byte {first}"
+        frames, have = counted(len(broken), "frame"), agreeing(len(broken), "has", "have")
+        return f"{frames} with {counted(pages, 'page')} {have} changed bytes, the first at byte {first}"
     return "" if len(data) == pack.pack_bytes else f"{len(data) - pack.pack_bytes} bytes too long"
 
 
@@ -95,7 +97,7 @@ def _lost(view: PackView, manifest: ImageManifest) -> Iterator[str]:
         lost = ~view.runs.knows(recipe.hashes)
         if lost.any():
             at = ", ".join(map(str, recipe.offsets[lost][:8] // PAGE)) + (", …" if lost.sum() > 8 else "")
-            yield f"{entry.path}: {int(lost.sum())} of {len(lost)} pages are lost ({at})"
+            yield f"{entry.path}: {int(lost.sum())} of {counted(len(lost), 'page')} lost ({at})"
 
 
 def affected(tenant_store: TenantStore, view: PackView, pack_id: str) -> tuple[ImageName, ...]:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import zstandard
 
+from ...base.units import counted
 from ..files.space import require
 from .disk import full, spoiled
 from .index import ABSENT, NO_HASHES, Values
@@ -132,7 +133,10 @@ class ImageWriter:
         if missing.any():
             lost = hashes[missing]
             entry = self._manifest.header.files[int(owner[missing][0])]
-            raise Damage(f"{entry.path}: {len(lost)} pages are not in the store{self._bad_packs(lost)}", lost)
+            raise Damage(
+                f"{entry.path}: {counted(len(lost), 'page')} missing from the store{self._bad_packs(lost)}",
+                lost,
+            )
         offsets = np.concatenate([np.empty(0, np.intp), *(one.offsets for one in recipes)])
         order = np.argsort(places, kind="stable")
         return FileTarget(places[order], owner[order], offsets[order])

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from ...base.errors import WorldError
+from ...base.units import counted
 from ..files.space import require
 from .disk import draft_name, spoiled, write_whole
 from .errors import ImageDamaged, ImageMissing
@@ -248,7 +249,7 @@ class ImagePull:
         if len(open_) and self._unread is not None:
             raise self._unread
         if len(open_):
-            problem = f"{len(open_)} pages of it are not in that store, or are damaged there"
+            problem = f"{counted(len(open_), 'page')} of it not in that store, or damaged there"
             raise ImageDamaged(f"the remote copy of {self._name}", problem)
         return chosen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ...base.units import counted
 from ...wire.api import FINAL_STATES, EtaView
 from .. import output as out
 from .. import words
@@ -58,7 +59,7 @@ def _remedy(view: EtaView) -> str:
 def _basis(view: EtaView) -> str:
     if view.method == "work-ahead":
         return "the queue is too long to be simulated at once; reckoned from the device-time before the job"
-    return f"from {view.samples} simulated future{'s' if view.samples > 1 else ''}; eight of ten lie in the interval"
+    return f"from {counted(view.samples, 'simulated future')}; eight of ten lie in the interval"
 
 
 FEW_FINISHED = 10
@@ -69,7 +70,7 @@ def _durations(view: EtaView) -> str:
     """From how many finished jobs run times come, where these are few."""
     if not view.durations or view.finished >= FEW_FINISHED:
         return ""
-    jobs = f"{view.finished} finished job{'' if view.finished == 1 else 's'}"
+    jobs = counted(view.finished, "finished job")
     if view.durations == "similar":
         return f"run times come from {jobs}; wide interval"
     if view.durations == "estimates":

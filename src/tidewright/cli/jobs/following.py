@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from ...base.errors import Unreachable, WorldError
+from ...base.units import agreeing
 from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, SubmitReply, WaitReply
 from .. import output as out
 from .. import words
+from ..entry import INTERRUPTED
 from ..session import Session
-from ..shell import INTERRUPTED
 
 UNREACHABLE_LIMIT_S = 300.0
 """How long a wait outlasts a controller that does not answer; jobs run on meanwhile."""
@@ -83,7 +84,8 @@ def finish(session: Session, ids: Sequence[int], follow: bool, wait: bool, quiet
         return wait_for(session, [str(job) for job in ids], quiet=quiet)
     except KeyboardInterrupt:
         jobs = " ".join(map(str, ids))
-        out.note(f"\njob {jobs} runs on; look again with tide logs -f {ids[0]}, end it with tide cancel {jobs}")
+        them = agreeing(len(ids), f"job {jobs} runs", f"jobs {jobs} run")
+        out.note(f"\n{them} on; look again with tide logs -f {ids[0]}, end it with tide cancel {jobs}")
         return INTERRUPTED
 
 

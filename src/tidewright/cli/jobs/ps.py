@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -48,7 +48,6 @@ def command(
 
     if watch:
         _watch(fetch, output, headers)
-        return
     listing = fetch()
     out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
     if not listing.jobs and output in ("table", "wide"):
@@ -57,7 +56,7 @@ def command(
         out.note(f"{len(listing.jobs)} shown, there are more; see them with a higher --limit")
 
 
-def _watch(fetch: Callable[[], JobList], output: str, headers: bool) -> None:
+def _watch(fetch: Callable[[], JobList], output: str, headers: bool) -> NoReturn:
     from ..watching import PERIOD_S, repeat
 
     def table() -> Any:
@@ -67,15 +66,11 @@ def _watch(fetch: Callable[[], JobList], output: str, headers: bool) -> None:
 
     if output in ("table", "wide") and out.colourful():
         repeat(table)
-        return
-    try:
-        while True:
-            listing = fetch()
-            out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
-            click.echo("")
-            time.sleep(PERIOD_S)
-    except KeyboardInterrupt:
-        return
+    while True:
+        listing = fetch()
+        out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
+        click.echo("")
+        time.sleep(PERIOD_S)
 
 
 def _states(text: str | None) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ...base.errors import UsageError
+from ...base.units import counted
 from .. import output as out
 from .. import words
 from ..session import Session, pass_session
@@ -29,7 +30,7 @@ def command(session: Session, job: str, devices: str | None, reset: bool, wait: 
     before = client.job(job)
     reply = client.scale(job, wanted)
     goal = wanted or before.devices
-    out.echo(f"job {reply.job} is to run on {goal} device{'s' if goal > 1 else ''}")
+    out.echo(f"job {reply.job} is to run on {counted(goal, 'device')}")
     if reply.warning:
         out.note(f"warning: {reply.warning}")
     if not wait:

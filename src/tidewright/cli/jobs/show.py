@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ...base.units import format_bytes, format_duration
+from ...base.units import counted, format_bytes, format_duration
 from ...wire.api import NO_EXIT_CODE, SCHEMA, JobView
 from .. import output as out
 from .. import words
@@ -44,8 +44,14 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("exit code", str(job.exit_code) if job.exit_code != NO_EXIT_CODE else ""),
         ("tier", job.tier + (f", promised {words.percent(job.target)}" if job.target else "")),
         ("team", job.team + (f", user {job.user}" if job.user else "")),
+        ("released", f"{words.at(job.held_until)}, or by tide resume {job.id}" if job.held_until else ""),
         ("devices", words.devices(job) + (f" on {words.places(job.where)}" if job.where else "")),
-        ("wanted", f"{job.wanted} devices, by its user; tide scale {job.id} --reset ends that" if job.wanted else ""),
+        (
+            "wanted",
+            f"{counted(job.wanted, 'device')}, by its user; tide scale {job.id} --reset ends that"
+            if job.wanted
+            else "",
+        ),
         ("ranks", _ranks(job)),
         ("preemption", _level(job)),
         ("submitted", words.at(job.submit)),
@@ -102,7 +108,7 @@ def _ledger(job: JobView) -> list[tuple[str, str]]:
         ("fraction", words.delivered(job) + (" (under its promise)" if words.short_of_target(job) else "")),
         ("delivered", f"{job.delivered_gpu_s:.1f} device-seconds of {job.held_gpu_s:.1f} held"),
         ("full speed", format_duration(job.ideal_us)),
-        ("preempted", f"{job.preemptions} times" if job.preemptions != 1 else "once"),
+        ("preempted", counted(job.preemptions, "time")),
     ]
 
 
@@ -119,7 +125,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("types", ", ".join(spec.device_types)),
         ("share", _share_asked(spec.gpu_milli, spec.gpu_memory, job.memory_limit)),
         ("host", _host(spec.cpus_milli, spec.memory, job.host_limits)),
-        ("limit", format_duration(spec.max_duration_us) if spec.max_duration_us else ""),
+        ("limit", f"{format_duration(spec.max_duration_us)} of run time" if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
         ("workload", ", ".join(spec.workloads)),
         ("expected", _expected(job, spec.expected_us)),
@@ -142,14 +148,14 @@ def _expected(job: JobView, given_us: int) -> str:
 
 def _share_asked(milli: int, memory: int, limit: str) -> str:
     """What it asked for of one device."""
-    parts = [f"{milli} thousandths of the compute"] if milli else []
+    parts = [f"{counted(milli, 'thousandth')} of the compute"] if milli else []
     parts += [format_bytes(memory)] if memory else []
     return f"{' and '.join(parts)} of one device" + (f"; {limit}" if limit else "") if parts else ""
 
 
 def _host(cpus_milli: int, memory: int, limits: str) -> str:
     """What each of its ranks asked for of its host, and how far that is enforced."""
-    parts = [f"{cpus_milli / 1000:g} CPUs"] if cpus_milli else []
+    parts = [f"{cpus_milli / 1000:g} CPU{'s' * (cpus_milli != 1000)}"] if cpus_milli else []
     parts += [f"{format_bytes(memory)} of memory"] if memory else []
     return f"{' and '.join(parts)} for each rank" + (f"; {limits}" if limits else "") if parts else ""
 

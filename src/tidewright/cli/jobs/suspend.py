@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ...base.units import format_duration
 from ..session import Session, pass_session
 from ..types import DURATION
 from .each_job import each
@@ -20,5 +21,7 @@ def command(session: Session, jobs: tuple[str, ...], duration: int | None) -> in
     """
     client = session.client()
     until = client.info().now + duration if duration else 0
-    tail = "is being suspended" + (" and resumes by itself" if until else "; tide resume {job} lets it run again")
-    return each(jobs, lambda job: client.suspend(job, until), tail)
+    tail = "; tide resume {job} ends it"
+    if duration:
+        tail = f" for {format_duration(duration)}{tail} earlier"
+    return each(jobs, lambda job: client.suspend(job, until), f"is being suspended{tail}")

@@ -8,7 +8,6 @@ import click
 
 from ...base.errors import Unreachable, UsageError
 from ..session import Session, pass_session
-from ..shell import INTERRUPTED
 from ..types import DURATION
 from .each_job import failed
 from .following import wait_for
@@ -24,11 +23,8 @@ def command(session: Session, jobs: tuple[str, ...], timeout: int | None, quiet:
 
     A JOB that does not exist is said at once; the others are waited for, and the exit code is 1 at least.
     """
-    try:
-        found, code = _known(session, list(dict.fromkeys(jobs)))
-        return max(code, wait_for(session, found, None if timeout is None else timeout / 1e6, quiet))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    found, code = _known(session, list(dict.fromkeys(jobs)))
+    return max(code, wait_for(session, found, None if timeout is None else timeout / 1e6, quiet))
 
 
 def _known(session: Session, refs: Sequence[str]) -> tuple[list[str], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ...base.units import counted
 from ...wire.api import WhyView
 from .. import output as out
 from .. import words
@@ -50,7 +51,7 @@ def _ahead(why: WhyView) -> list[tuple[str, str]]:
     if why.ahead <= 0:
         return []
     reasons = [one.text for one in why.order if one.text not in why.summary]
-    count = f"{why.ahead} job{'s' if why.ahead > 1 else ''} before it"
+    count = f"{counted(why.ahead, 'job')} before it"
     first = [("  first", why.first_ahead.text)] if why.first_ahead is not None else []
     return [("  ahead", f"{count}: {', '.join(reasons)}" if reasons else count), *first]
 

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 import click
 
 from ...base.errors import Conflict, NotFound, TideError, Unreachable, UsageError, WorldError
+from ...base.units import agreeing, counted
 from ...wire.client import Client
 from .. import output as out
 from ..progress import Bar, progress
@@ -38,7 +39,7 @@ def command(session: Session, jobs: bool) -> int:
     left = _shut_down(session, client)
     click.echo("tidewright is down")
     if left:
-        some = "1 job runs on or waits" if left == 1 else f"{left} jobs run on or wait"
+        some = f"{counted(left, 'job')} {agreeing(left, 'runs on or waits', 'run on or wait')}"
         click.echo(f"{some}; tide up takes over again, tide down --jobs (after tide up) ends them")
     return 0
 
@@ -73,7 +74,7 @@ def _shut_down(session: Session, client: Client) -> int:
 def _cancel_all(session: Session, client: Client) -> None:
     live = client.jobs().jobs
     waiting, running = ([job.id for job in live if bool(job.held) is held] for held in (False, True))
-    with progress("ending jobs", len(live)) as bar:
+    with progress(f"ending {counted(len(live), 'job')}", len(live)) as bar:
         _ask_each(session, waiting, bar)  # first, or one of them would start where another has just ended
         _ask_each(session, running, bar)
         deadline = time.monotonic() + JOBS_LIMIT_S
@@ -82,9 +83,10 @@ def _cancel_all(session: Session, client: Client) -> None:
             time.sleep(0.1)
     if left:
         raise UsageError(
-            f"{left} jobs have not ended after {JOBS_LIMIT_S:.0f} s", "see tide ps; then tide down --jobs again"
+            f"{counted(left, 'job')} {agreeing(left, 'has', 'have')} not ended after {JOBS_LIMIT_S:.0f} s",
+            "see tide ps; then tide down --jobs again",
         )
-    click.echo(f"{len(live)} jobs ended" if len(live) != 1 else "1 job ended")
+    click.echo(f"{counted(len(live), 'job')} ended")
 
 
 def _ask_each(session: Session, jobs: list[int], bar: Bar) -> None:
@@ -106,7 +108,7 @@ def _ask_each(session: Session, jobs: list[int], bar: Bar) -> None:
 
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         for done, _ in enumerate(pool.map(cancel, jobs), 1):
-            bar.update(done, "cancelling jobs")
-    bar.update(0, "ending jobs")
+            bar.update(done, f"cancelling {counted(len(jobs), 'job')}")
+    bar.update(0, f"ending {counted(len(jobs), 'job')}")
     while not clients.empty():
         clients.get().close()

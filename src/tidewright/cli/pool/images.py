@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...base.errors import UsageError
-from ...base.units import format_bytes
+from ...base.units import counted, format_bytes
 from .. import output as out
 from .. import words
 from ..output import Column
@@ -63,7 +63,7 @@ def ls(session: Session, job: int | None, output: str, headers: bool) -> None:
     found = listed(session.state, job)
     out.print_rows(found.images, IMAGES, output, headers, lambda row: f"{row.job}.{row.serial}.{row.rank}", found)
     if output in ("table", "wide") and headers:
-        out.note(f"{len(found.images)} images; the stores take {format_bytes(found.stored)}")
+        out.note(f"{counted(len(found.images), 'image')}; the stores take {format_bytes(found.stored)}")
 
 
 @command.command("gc", short_help="Free what no image needs.")
@@ -78,7 +78,10 @@ def gc(session: Session, output: str) -> None:
     if output == "json":
         out.print_json(freed)
         return
-    out.echo(f"freed {format_bytes(max(0, freed.freed))} ({freed.packs} packs, {freed.leftovers} leftovers)")
+    out.echo(
+        f"freed {format_bytes(max(0, freed.freed))} ({counted(freed.packs, 'pack')}, "
+        f"{counted(freed.leftovers, 'leftover')})"
+    )
     for note in freed.notes:
         out.note(f"note: {note}")
 
@@ -102,5 +105,5 @@ def verify(session: Session, job: int | None, output: str, headers: bool) -> int
         out.print_rows(found.findings, FINDINGS, output, headers, lambda row: row.path, found)
     if output in ("table", "wide"):
         verdict = f"{len(lost)} of them damaged" if lost else "all sound"
-        out.note(f"{found.images} images, {verdict}" if found.images else "no images")
+        out.note(f"{counted(found.images, 'image')}, {verdict}" if found.images else "no images")
     return int(bool(lost))

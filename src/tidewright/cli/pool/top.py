@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from ...base.units import format_bytes
+from ...base.units import counted, format_bytes
 from ...wire.api import DeviceLoad, JobLoad, TopView
 from .. import output as out
 from .. import words
@@ -84,7 +84,7 @@ def summary(view: TopView) -> str:
     """One line on the whole pool."""
     share = words.percent(view.held / view.devices) if view.devices else "0%"
     return (
-        f"{view.held} of {view.devices} devices held ({share}); jobs: {view.running} running, {view.queued} waiting, "
+        f"{view.held} of {counted(view.devices, 'device')} held ({share}); jobs: {view.running} running, {view.queued} waiting, "
         f"{view.suspended} suspended, {view.ended} ended"
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ...base.errors import UsageError
+from ...base.units import counted
 from ...wire.api import Info, NodeList
 from .. import output as out
 from ..progress import progress
@@ -161,14 +162,14 @@ def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: boo
 
 def _summary(info: Info, listing: NodeList, url: str | None) -> None:
     for node in listing.nodes:
-        kind = "CPU slots" if node.kind == "cpu" else f"{node.kind} devices"
-        out.echo(f"node {node.name}: {node.devices} {kind}, {node.free} free")
+        kind = "CPU slot" if node.kind == "cpu" else f"{node.kind} device"
+        out.echo(f"node {node.name}: {counted(node.devices, kind)}, {node.free} free")
         if node.note:
             out.echo(f"  {node.note}")
     if listing.nodes and all(node.kind == "cpu" for node in listing.nodes):
         out.echo("  -g N takes N slots")
     if info.live_jobs:
-        out.echo(f"{info.live_jobs} live job{'s' if info.live_jobs > 1 else ''}; see tide ps")
+        out.echo(f"{counted(info.live_jobs, 'live job')}; see tide ps")
     if info.agent != "connected":
         from ...app.start import log_tail
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...base.units import counted
 from ..client import timestamps
 from ..objects.metadata import Json
 from .facts import BAD, NOTE, OK, SYSTEM, CheckResult, ClusterFacts, is_ours
@@ -96,8 +97,10 @@ def _deployment(kind: str, found: Json, now_s: float) -> CheckResult:
     if not ready:
         remedy = f"kubectl -n {SYSTEM} describe deployment {name}, and logs deployment/{name}"
         level = NOTE if _unavailable_s(found, now_s) < STARTING_S else BAD
-        return CheckResult(kind, level, f"none of the {wanted} pods of Deployment {SYSTEM}/{name} is ready", remedy)
-    return CheckResult(kind, OK, f"{ready} of {wanted} pods of Deployment {SYSTEM}/{name} ready")
+        return CheckResult(
+            kind, level, f"none of the {counted(wanted, 'pod')} of Deployment {SYSTEM}/{name} is ready", remedy
+        )
+    return CheckResult(kind, OK, f"{ready} of {counted(wanted, 'pod')} of Deployment {SYSTEM}/{name} ready")
 
 
 def _unavailable_s(found: Json, now_s: float) -> float:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ...base.errors import UsageError
+from ...base.units import counted
 from ..objects import names
 from ..objects.gpu_inventory import GpuInventory
 from ..objects.heartbeat import before_boot, read
@@ -41,7 +42,7 @@ def nodes(facts: ClusterFacts) -> Iterator[CheckResult]:
         remedy = f"kubectl label node NODE {LABEL}=true, and run the device plugin there"
         yield CheckResult("nodes", BAD, "no node shares GPUs", remedy)
     elif sound := [name for name in inventories if name not in wrong]:
-        yield CheckResult("nodes", OK, f"{len(sound)} of {len(inventories)} nodes are ready: {some(sound)}")
+        yield CheckResult("nodes", OK, f"{len(sound)} of {counted(len(inventories), 'node')} ready: {some(sound)}")
 
 
 def _node(name: str, inventory: GpuInventory, node: Json) -> Iterator[CheckResult]:
@@ -143,12 +144,14 @@ def overcommitted(facts: ClusterFacts) -> Iterator[CheckResult]:
         if size is None or used > size:
             found += 1
             has = "does not exist" if size is None else f"has {size}"
-            text = f"GPU {gpu} of {node} {has}, and pods hold {used} units of it"
+            text = f"GPU {gpu} of {node} {has}, and pods hold {counted(used, 'unit')} of it"
             yield CheckResult(
                 "over-committed", BAD, text, f"tide kube inspect -d {node} shows them; delete one of the pods"
             )
     if not found:
-        yield CheckResult("over-committed", OK, f"no GPU: {sum(given.values())} units are held on {len(given)} GPUs")
+        yield CheckResult(
+            "over-committed", OK, f"no GPU: {counted(sum(given.values()), 'unit')} held on {counted(len(given), 'GPU')}"
+        )
 
 
 def _given(facts: ClusterFacts) -> Mapping[tuple[str, int], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...base.units import counted
 from ..objects import names
 from ..objects.metadata import Json, bound_to, labels_of, phase
 from .elections import EXTENDER_LEASE, holder_of, in_use
@@ -34,10 +35,12 @@ def extender(facts: ClusterFacts) -> Iterator[CheckResult]:
         remedy = "kubectl apply -k deploy/kubernetes/overlays/…, or run tide kube extender elsewhere"
         yield CheckResult("extender", BAD, "no pod of an extender in the cluster", remedy)
     elif not ready:
-        text = f"{len(found)} pods, none of them ready: none leads"
+        text = f"{counted(len(found), 'pod')}, none ready: none leads"
         yield CheckResult("extender", BAD, text, "kubectl -n kube-system logs shows what each of them waits for")
     else:
-        yield CheckResult("extender", OK, f"{len(ready)} of {len(found)} pods ready (one leads, the others stand by)")
+        yield CheckResult(
+            "extender", OK, f"{len(ready)} of {counted(len(found), 'pod')} ready (one leads, the others stand by)"
+        )
     if found and facts.services is not None and not any(_selects(service, found) for service in facts.services):
         remedy = "apply the overlay again; without it no scheduler finds the one that leads"
         yield CheckResult("extender", BAD, "no Service selects the extender's pods", remedy)
@@ -52,7 +55,7 @@ def plugin(facts: ClusterFacts) -> Iterator[CheckResult]:
         remedy = "kubectl -n kube-system describe daemonset shows why it has no pod there"
         yield CheckResult("plugin", BAD, f"no device plugin runs on {some(missing)}", remedy)
     elif wanted:
-        yield CheckResult("plugin", OK, f"runs on all {len(wanted)} nodes with {LABEL}=true")
+        yield CheckResult("plugin", OK, f"runs on {counted(len(wanted), 'node')}, all with {LABEL}=true")
     for name in wanted:
         if sum(bound_to(pod) == name and phase(pod) == "Running" for pod in found) > 1:
             text = f"two device plugins offer {names.MEM} on {name}: the kubelet listens to the one that came last"

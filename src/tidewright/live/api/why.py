@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...model.cause import Code
 from ...model.job import JobSpec
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
+from ...plan.reasons import Reason
 from ...plan.render import remedy, render
 from ...plan.sentences import REASON_REMEDY
 from ...wire import api
@@ -21,8 +23,8 @@ def why_live(job: api.JobView, found: Explanation, now: int, searched: bool) -> 
     holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in found.holders)
     return api.WhyView(
         job=job.id, name=job.name, state=job.state, summary=cause.text if cause else job.why, cause=cause,
-        reason=found.reason.value if found.reason else "", consequence=found.consequence, need=found.need, free=found.free,
-        holders=holders, ahead=found.ahead, order=tuple(map(cause_view, found.order)),
+        reason=found.reason.value if found.reason else "", consequence=_consequence(job, found, now),
+        need=found.need, free=found.free, holders=holders, ahead=found.ahead, order=tuple(map(cause_view, found.order)),
         first_ahead=cause_view_or_none(found.first_ahead), change=_words(changes[0]) if changes else "",
         change_cause=cause_view(change.what) if change else None, changes=changes, searched=searched, story=job.story, now=now,
         dead_end=cause_view_or_none(dead_end), remedy=_remedy(job.id, found),
@@ -34,6 +36,13 @@ def _remedy(job: int, found: Explanation) -> str:
     if found.dead_end is not None:
         return remedy(found.dead_end)
     return REASON_REMEDY.get(found.reason, "").format(job=job) if found.reason is not None else ""
+
+
+def _consequence(job: api.JobView, found: Explanation, now: int) -> str:
+    """What happens next; a suspension for a set time ends by itself."""
+    if found.reason is Reason.USER_HOLD and job.held_until:
+        return render(Code.RELEASED_IN(max(0, job.held_until - now)))
+    return found.consequence
 
 
 def _words(change: api.ChangeView) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.errors import NotFound
+from ...base.units import counted
 from ...model.job import State
 from ...wire import agent as wire
 from ...wire import api
@@ -47,7 +48,7 @@ class ControllerContext:
         """The controller itself."""
         book = self.loop.driver.engine.book
         connected = len(self.agent_pool.connected)
-        agent = "connected" if connected >= self.agents else f"{connected} of {self.agents} agents are connected"
+        agent = "connected" if connected >= self.agents else f"{connected} of {counted(self.agents, 'agent')} connected"
         agent = agent if connected else "no agent is connected"
         low = self.loop.room()
         unwritable = self.loop.journal_error and f"the journal cannot be written: {self.loop.journal_error}"

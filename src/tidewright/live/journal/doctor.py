@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from ...base.errors import UsageError
+from ...base.units import agreeing, counted
 from ...drive.record import decode
 from ...engine.commands import Ended, Reply
 from ...wire.state_files import open_own
@@ -135,8 +136,10 @@ def _damage(db: sqlite3.Connection, verdict: JournalVerdict, written: int) -> Re
         )
     else:
         lines.append(f"A repair keeps turns 1 to {end[0]}; what happened later is lost.")
-    if written > end[0]:
-        lines.append(f"{written - end[0]} turns that were written are lost.")
+    if (lost := written - end[0]) > 0:
+        lines.append(
+            f"{counted(lost, 'turn')} that {agreeing(lost, 'was', 'were')} written {agreeing(lost, 'is', 'are')} lost."
+        )
     if affected:
         names = ", ".join(map(str, affected[:SHOWN])) + (", …" if len(affected) > SHOWN else "")
         lines.append(f"Jobs in lost turns: {names}. Those still running are adopted or stopped at the next start.")

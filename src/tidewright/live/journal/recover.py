@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from ...base.errors import Bug, DamagedJournal, UsageError
+from ...base.units import agreeing, counted
 from ...drive.driver import EngineDriver
 from ...drive.record import StepRecord, decode
 from ...drive.replay import difference
@@ -89,8 +90,8 @@ def _change(journal: Journal, engine: Engine, known: list[Since], settings: Engi
 def _record_divergence(journal: Journal, engine: Engine, found: Divergence) -> None:
     """Log what happened, keep it for tide doctor, and take a snapshot so that those turns are not replayed again."""
     text = (
-        f"{found.turns} turns from turn {found.first} on were decided otherwise by the version that wrote them; what it did "
-        f"was adopted ({found.why}); tide doctor says more"
+        f"{counted(found.turns, 'turn')} from turn {found.first} on {agreeing(found.turns, 'was', 'were')} decided otherwise "
+        f"by the version that wrote the journal; what it did was adopted ({found.why}); tide doctor says more"
     )
     log.error("%s", text)
     journal.notices.append(text)

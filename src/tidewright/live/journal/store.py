@@ -69,7 +69,7 @@ class Journal:
         watermark = read_watermark(state / MARK)
         if created and watermark is not None and watermark.turn:
             raise DamagedJournal(
-                f"{self.path} is missing, though {watermark.turn} turns were written to it; {REMEDY}", 1
+                f"{self.path} is missing, though turns up to {watermark.turn} were written to it; {REMEDY}", 1
             )
         # Jobs' environments are in it: no other user may read it. SQLite gives -wal and -shm the same mode.
         os.close(open_own(self.path, os.O_RDWR | os.O_CREAT))

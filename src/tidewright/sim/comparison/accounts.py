@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from ...base.units import agreeing, counted
 from .cells import CellResult, Comparison, label, varying
 
 
@@ -50,9 +51,9 @@ def remarks(comparison: Comparison) -> list[str]:
             lines.update(dict.fromkeys(remark for cell in cells for remark in cell.result.remarks))
             left_out = _left_out(account(cells))
             if left_out:
-                lines[
-                    f"{policy}{where and f' at {where}'}: {left_out} of {account(cells).jobs:,} jobs are in no mean"
-                ] = None
+                jobs = account(cells).jobs
+                of = f"of {counted(jobs, 'job')} {agreeing(jobs, 'is', 'are')} in no mean"
+                lines[f"{policy}{where and f' at {where}'}: {left_out} {of}"] = None
     return list(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from ...base.units import counted
 from ...report.page import head_row, page, plot_section
 from ...report.page import table as page_table
 from . import accounts
@@ -60,7 +61,7 @@ def _findings(comparison: Comparison) -> str:
 def _again(comparison: Comparison) -> str:
     cells = sum(len(found) for group in comparison.groups for found in group.policies.values())
     return (
-        f"<section><h2>How to run it again</h2><p>{cells:,} cells in {len(comparison.groups):,} groups.</p>"
+        f"<section><h2>How to run it again</h2><p>{counted(cells, 'cell')} in {counted(len(comparison.groups), 'group')}.</p>"
         f"<p><code>{escape(comparison.command)}</code></p></section>"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...report.figure import inline_svg, require_matplotlib
+from ...report.figure import inline_svg
 from ..plots import COLOURS, jct_axis
 from .cells import CellResult, ComparisonGroup
 from .figures import Figure, summary
@@ -19,11 +19,6 @@ _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1, 1, 1)))
 _MARKS = "osD^vPX*"
 _SIZE = (5.2, 3.5)
 _PERCENT = 100.0
-
-
-def check_installed() -> None:
-    """Raise UsageError naming the extra to install when matplotlib is missing."""
-    require_matplotlib()
 
 
 def styles(policies: Sequence[str]) -> dict[str, Style]:

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from rich.table import Table
 
+from ...base.units import counted
 from ...report.figure import inline_svg
 from ...report.page import body_row, head_row, page, plot_section
 from ...report.page import table as page_table
@@ -112,7 +113,7 @@ def title(results: Sequence[PackingResult]) -> str:
     first = results[0]
     seeds = [one.seed for one in first.seeds]
     text = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± standard deviation over {len(seeds)} orders"
-    return f"{first.trace}: {first.mean('pods'):,.0f} pods on {first.devices:,g} devices, {text}"
+    return f"{first.trace}: {counted(round(first.mean('pods')), 'pod')} on {counted(round(first.devices), 'device')}, {text}"
 
 
 def table(results: Sequence[PackingResult]) -> Table:
@@ -135,7 +136,8 @@ def remarks(results: Sequence[PackingResult]) -> list[str]:
         never = {why: sum(seed.refusals.get(why, 0) for seed in one.seeds) for why in ("kind", "size")}
         if any(never.values()):
             found.append(
-                f"{one.placement}: {never['kind']:,} pods want devices of a kind, {never['size']:,} a size, that no node has"
+                f"{one.placement}: {counted(never['kind'], 'pod')} of a kind of device, and {never['size']:,} of a size, "
+                "that no node has"
             )
     return found
 
