@@ -124,6 +124,21 @@ def test_a_client_that_goes_away_leaves_no_answer_for_the_next(busy: Worldlet) -
     assert all(change.kind for change in asked(work))  # type: ignore[attr-defined]
 
 
+def test_who_asks_again_at_once_has_no_part_in_what_was_given_up(busy: Worldlet) -> None:
+    engine = busy.engine
+
+    async def work(explainer: ProcessExplainer) -> object:
+        for _ in range(3):
+            task = asyncio.create_task(explainer.forecast(engine, [2]))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        found = await explainer.forecast(engine, [2])
+        return found[0].job, len(explainer._shared), len(explainer._tasks)
+
+    assert asked(work) == (2, 0, 0)
+
+
 def test_questions_at_once_are_answered_each_with_its_own(busy: Worldlet) -> None:
     engine = busy.engine
 

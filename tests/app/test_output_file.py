@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -97,6 +98,33 @@ def test_pipes_and_devices_are_written_to_as_they_are(tmp_path: Path) -> None:
         found = ran.stdout if sink == subprocess.PIPE else (tmp_path / "all").read_bytes()
         assert found.endswith(b"after\n") and (b"page" in found or sink != subprocess.PIPE)
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EPERM, errno.EACCES])
+def test_a_file_that_cannot_be_replaced_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A mount point, or another's directory in which the file is the user's own."""
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    path = tmp_path / "page.html"
+    path.write_text("a longer old one")
+    if number == errno.EACCES:
+        original = os.open
+
+        def opened(name: str | Path, flags: int, *more: int) -> int:
+            return refused() if flags & os.O_CREAT else original(name, flags, *more)  # type: ignore[return-value]
+
+        monkeypatch.setattr("os.open", opened)
+    else:
+        monkeypatch.setattr("os.replace", refused)
+    check_output(path, "--report")
+    assert path.read_text() == "a longer old one"
+    write_output(path, b"new", "--report")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"new" and [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(tmp_path: Path) -> None:

@@ -56,7 +56,11 @@ def test_rates_are_read_from_the_file_that_is_named(tmp_path):
     found = parse_settings(f"rates: {table}\n", "config.yaml")
     assert found.engine.rates.kinds == {"h100": 2.0}
     assert parse_settings("rates: gavel\n", "config.yaml").engine.rates.throughputs
-    with pytest.raises(UsageError, match=r"config\.yaml:2: rates: cannot read rates missing\.yaml"):
+    beside = parse_settings("rates: rates.yaml\n", str(tmp_path / "config.yaml"))
+    assert beside.engine.rates == found.engine.rates and beside.rates == str(table), (
+        "wherever the controller is started"
+    )
+    with pytest.raises(UsageError, match=r"config\.yaml:2: rates: cannot read rates /.*missing\.yaml"):
         parse_settings("policy: sla\nrates: missing.yaml\n", "config.yaml")
 
 

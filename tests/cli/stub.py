@@ -165,6 +165,10 @@ class Stub:
         )
         return api.RatesReply(rows=tuple(row for row in rows if workload in ("", row.workload)), now=NOW)
 
+    def forget_rates(self, workload: str) -> api.ActionReply:
+        self.calls.append(("forget_rates", workload))
+        return api.ActionReply()
+
     def top(self) -> api.TopView:
         load = api.JobLoad(job=17, name="train", tier="premium", team="vision", state="running", devices=2)
         loads = (api.DeviceLoad(node="n1", device=0, utilisation=42.0, memory_used=2**30, jobs=(17,)),)

@@ -145,6 +145,10 @@ def test_rates(tide: Terminal) -> None:
     assert len(json.loads(tide("rates", "bert", "-o", "json").out)["rows"]) == 3
     assert len(json.loads(tide("rates", "--learnt", "-o", "json").out)["rows"]) == 1
     assert "docs/rates.md" in tide("rates", "gpt").err
+    assert tide("rates", "bert", "--forget").out == "what jobs have shown of bert is forgotten\n"
+    assert tide.stub.calls[-1] == ("forget_rates", "bert")
+    found = tide("rates", "--forget")
+    assert found.code == 2 and "tide rates --learnt lists them" in found.err
 
 
 def test_show(tide: Terminal) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidewright.estimate.goodput import StepSample, step_s
-from tidewright.estimate.learnt_rates import MOST_ROWS, RateHistory, merged, with_learnt
+from tidewright.estimate.learnt_rates import MOST_ROWS, RateHistory, merged, with_learnt, without
 from tidewright.estimate.rates import Rates
 from tidewright.model.rate import (
     NOTHING_LEARNT,
@@ -58,7 +58,46 @@ def test_what_is_known_already_is_no_news(measured: float, news: bool) -> None:
 def test_a_report_in_another_unit_than_the_table_is_named_and_not_learnt(measured: float) -> None:
     found, remarks = seen(measured).news(DECLARED, NOTHING_LEARNT)
     assert found == NOTHING_LEARNT
-    assert "bert on 4 a100 reports" in remarks[0] and "has 100" in remarks[0]
+    assert "bert on 4 a100 reports" in remarks[0] and "where 100 is" in remarks[0]
+
+
+@pytest.mark.parametrize(("devices", "per_s", "believed"), [(8, 150.0, True), (8, 2_100.0, False), (1, 2.0, False)])
+def test_on_other_devices_than_are_declared_the_rows_beside_them_say_what_to_expect(
+    devices: int, per_s: float, believed: bool
+) -> None:
+    place = Place("bert", "a100", devices, 1)
+    found, remarks = seen(per_s, place=place).news(DECLARED, NOTHING_LEARNT)
+    assert bool(found.throughputs) is believed and bool(remarks) is not believed
+
+
+def test_of_an_undeclared_workload_other_learnt_rows_say_what_to_expect() -> None:
+    learnt = LearntRates((Throughput("bert", "a100", 4, 100.0, 1),))
+    elsewhere = Place("bert", "a100", 8, 1)
+    assert not seen(5_000.0, place=elsewhere).news(NOTHING, learnt)[0].throughputs
+    assert seen(190.0, place=elsewhere).news(NOTHING, learnt)[0].throughputs
+    assert seen(5_000.0).news(NOTHING, learnt)[0].throughputs, "the same place may be corrected"
+
+
+def test_rows_declared_since_in_another_unit_put_learnt_ones_out_of_force() -> None:
+    learnt = LearntRates((Throughput("bert", "a100", 4, 5.0, 1), Throughput("bert", "a100", 8, 9.0, 1)))
+    assert with_learnt(DECLARED, learnt).throughputs == DECLARED.throughputs
+    steps = LearntRates(steps=(KindSteps("resnet", "a100", StepTime(gradient=10.0, gradient_per_sample=1.0)),))
+    declared = RateSettings(goodput={"resnet": MODEL})
+    assert with_learnt(declared, steps).goodput == declared.goodput
+
+
+def test_what_is_forgotten_is_learnt_anew() -> None:
+    history = seen(50.0)
+    found, _ = history.news(NOTHING, NOTHING_LEARNT)
+    more = LearntRates(
+        (Throughput("gpt", "a100", 4, 1.0, 1),), (KindSteps("bert", "a100", TRUE), KindSteps("gpt", "a100", TRUE))
+    )
+    kept = without(merged(found, more), "bert")
+    assert kept == LearntRates(more.throughputs, more.steps[1:])
+    history.forget("bert")
+    assert history.news(NOTHING, kept) == (NOTHING_LEARNT, ())
+    history.note(BERT, 0, ProgressReport(60, 3000, 60.0))
+    assert history.news(NOTHING, kept) == (NOTHING_LEARNT, ()), "one report of three"
 
 
 def test_a_learnt_row_takes_the_place_of_the_declared_one_and_leaves_the_others() -> None:
@@ -87,6 +126,7 @@ def test_the_later_figure_holds_and_rows_are_bounded() -> None:
     assert len(found.throughputs) == MOST_ROWS and found.throughputs[-1].workload == f"w{MOST_ROWS + 4}"
     later = merged(found, LearntRates((Throughput("w9", "a", 1, 7.0, 1),)))
     assert [row.per_s for row in later.throughputs if row.workload == "w9"] == [7.0]
+    assert later.throughputs[-1].workload == "w9", "what was learnt last is the last to go"
 
 
 @pytest.mark.parametrize("samples", [0, 10**18])
@@ -139,3 +179,27 @@ def test_a_fit_that_is_no_better_is_not_taken_and_without_scipy_there_is_none() 
         for _ in range(3):
             history.note(Place("resnet", "a100", 1, 1), 1, reports)
         assert history.news(declared, NOTHING_LEARNT)[0] == NOTHING_LEARNT
+
+
+def stepping(*factors: float, model: Goodput = MODEL) -> tuple[LearntRates, tuple[str, ...], list[StepSample]]:
+    """Jobs whose steps take so many times what the declared model foretells; also what was fitted to."""
+    fitted: list[StepSample] = []
+
+    def fit(samples: list[StepSample]) -> StepTime:
+        fitted.extend(samples)
+        return TRUE
+
+    history = RateHistory(fit)
+    for job, factor in enumerate(factors):
+        seconds = factor * step_s(model.steps["a100"], 1, 1, 64)
+        for _ in range(3):
+            history.note(Place("resnet", "a100", 1, 1), job, ProgressReport(100, 6400, 100 * seconds))
+    found, remarks = history.news(RateSettings(goodput={"resnet": model}), NOTHING_LEARNT)
+    return found, remarks, fitted
+
+
+def test_steps_that_count_something_else_are_not_fitted_to() -> None:
+    found, remarks, fitted = stepping(0.01)
+    assert found == NOTHING_LEARNT and not fitted and "counts something else" in remarks[0]
+    _, remarks, fitted = stepping(0.5, 0.52, 4.0)
+    assert len(fitted) == 2 and not remarks, "one job of three changes nothing"

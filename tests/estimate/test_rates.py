@@ -56,6 +56,29 @@ TABLE = RateSettings(
 )
 
 
+@pytest.mark.parametrize(
+    ("settings", "by_place"),
+    [
+        (RateSettings(), False),
+        (RateSettings(throughputs=(Throughput("m", "a100", 4, 10.0, 1), Throughput("n", "a100", 2, 10.0, 1))), False),
+        (RateSettings(throughputs=(Throughput("m", "a100", 4, 10.0), Throughput("m", "h100", 4, 20.0))), True),
+        (RateSettings(throughputs=(Throughput("m", "a100", 4, 10.0, 1), Throughput("m", "a100", 4, 7.0, 2))), True),
+        (RateSettings(spread={"": 0.5}), True),
+        (TABLE, True),
+    ],
+)
+def test_a_better_place_is_looked_for_only_where_there_may_be_one(settings: RateSettings, by_place: bool) -> None:
+    assert Rates(settings).by_place is by_place
+
+
+def test_what_to_expect_of_a_place_without_a_row() -> None:
+    rates = Rates(TABLE)
+    assert rates.expected_per_s("m", "a100", 4, 1) == 34.0
+    assert rates.expected_per_s("m", "a100", 2, 1) == pytest.approx(18.0)
+    assert rates.expected_per_s("m", "h100", 8, 1) == 120.0
+    assert rates.expected_per_s("unheard of", "a100", 8, 1) == 0.0
+
+
 def test_between_measurements_lies_a_line_and_beyond_them_a_proportion() -> None:
     rates = Rates(TABLE)
     full = job("m", 8, "a100")

@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from tidewright.base.errors import NotFound
 from tidewright.base.units import SECOND
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
-from tidewright.engine.rates import in_force
+from tidewright.engine.rates import in_force, unknown
 from tidewright.estimate.learnt_rates import RateHistory
 from tidewright.live.controller.rate_probe import EVERY_US, WARM_UP_US, RateProbe
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec, Phase
 from tidewright.model.node import Part
 from tidewright.model.rate import LearntRates, RateSettings, Throughput
@@ -89,6 +91,36 @@ def test_what_a_job_shows_is_in_force_and_outlives_a_snapshot() -> None:
     restored = Engine.restore(watched.world.engine.snapshot())
     assert restored.book.learnt_rates == watched.world.engine.book.learnt_rates
     assert watched.world.engine.view().rates.by_kind
+
+
+def test_what_is_forgotten_is_in_force_no_longer_and_is_learnt_anew() -> None:
+    watched = Watched()
+    job = watched.start()
+    for _ in range(5):
+        watched.read(job, 60, 60 * 128)
+    watched.probe.forget("bert")
+    watched.world.tell(ev.ForgetRates("bert", "f1"))
+    assert not watched.rates() and not Engine.restore(watched.world.engine.snapshot()).book.learnt_rates.throughputs
+    for _ in range(3):
+        watched.read(job, 60, 60 * 256)
+        assert not watched.rates()
+    watched.read(job, 60, 60 * 256)
+    assert [row.per_s for row in watched.rates()] == [256.0]
+
+
+def test_of_a_workload_that_showed_nothing_there_is_nothing_to_forget() -> None:
+    watched = Watched()
+    watched.world.tell(ev.ForgetRates("bert", "f1"))
+    assert watched.world.engine.book.answers["f1"].error == Code.NOTHING_LEARNT("bert")
+
+
+def test_a_workload_without_rates_is_warned_of_only_where_something_is_declared() -> None:
+    watched = Watched()
+    job = watched.start()
+    for _ in range(5):
+        watched.read(job, 60, 60 * 128)
+    spec = JobSpec(command=("x",), workload="gpt")
+    assert watched.rates() and unknown(watched.world.engine.book, spec) is None
 
 
 def test_another_rate_is_told_again() -> None:
@@ -187,6 +219,12 @@ def test_the_api_says_what_is_declared_and_what_is_learnt_also_after_a_restart(r
             time.sleep(0.02)
         assert rows[0].learnt and (rows[0].devices, rows[0].nodes) == (2, 1) and rows[0].per_s > 0
         assert client.rates("none").rows == ()
+        with pytest.raises(NotFound, match="no rates were learnt of workload"):
+            client.forget_rates("none")
+        client.forget_rates("bert")
+        while not client.rates("bert").rows:  # its job goes on, and shows them again
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
     with running(FakeFabric(), rate_check_us=0, engine=settings) as server, server.client() as client:
         assert [(row.workload, row.learnt) for row in client.rates().rows] == [("bert", True), ("gpt", False)]
 

@@ -32,11 +32,15 @@ _PoolState: TypeAlias = tuple[int, int]
 """A revision of the engine, and how far its step had come: long steps let others read between two events."""
 
 
+_Key: TypeAlias = tuple[_PoolState, bytes]
+"""What is asked of which state."""
+
+
 class _Shared:
     """A question that is being answered, and how many wait for the answer."""
 
-    def __init__(self, state: _PoolState, image: bytes, task: asyncio.Task[Any]) -> None:
-        self.state, self.image, self.task = state, image, task
+    def __init__(self, key: _Key, image: bytes, task: asyncio.Task[Any]) -> None:
+        self.key, self.image, self.task = key, image, task
         self.askers = 0
 
 
@@ -47,7 +51,9 @@ class ProcessExplainer:
         self._planner, self._budget_s = planner, budget_s
         self.process = ExplainProcess((sys.executable, "-m", "tidewright.app.explain_worker", policy))
         self._one = asyncio.Lock()
-        self._shared: dict[tuple[_PoolState, bytes], _Shared] = {}
+        self._shared: dict[_Key, _Shared] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """Of questions that wait, and of those that were given up and are ending."""
         self._background: asyncio.Task[Any] | None = None
         """The controller's own question, which makes way for any other."""
         self._closed = False
@@ -90,10 +96,9 @@ class ProcessExplainer:
     async def close(self) -> None:
         """End the process, and cancel the questions that wait; later ones are refused."""
         self._closed = True
-        tasks = [shared.task for shared in self._shared.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.process.close()
 
     async def _ask(self, engine: Engine, question: Question) -> Any:
@@ -110,6 +115,7 @@ class ProcessExplainer:
             shared.askers -= 1
             if not shared.askers:
                 shared.task.cancel()
+                self._forget(shared)  # it ends when its process has: who asks the same until then asks anew
 
     def _shared_with(self, engine: Engine, question: Question) -> _Shared:
         """The same question of the same state, if it is being answered; else one that is new. Raises Busy."""
@@ -122,14 +128,20 @@ class ProcessExplainer:
             text = f"{MOST_WAITING} questions wait to be answered already"
             raise Busy(text, f"ask again in {wait_s:.0f} s; tide why JOB --no-changes answers at once", wait_s)
         image = (
-            next((other.image for other in self._shared.values() if other.state == state), None) or engine.snapshot()
+            next((other.image for other in self._shared.values() if other.key[0] == state), None) or engine.snapshot()
         )
-        shared = self._shared[key] = _Shared(state, image, asyncio.create_task(self._answer(image, question)))
-        shared.task.add_done_callback(lambda task: self._settled(key, task))
+        shared = self._shared[key] = _Shared(key, image, asyncio.create_task(self._answer(image, question)))
+        self._tasks.add(shared.task)
+        shared.task.add_done_callback(lambda task: self._settled(shared, task))
         return shared
 
-    def _settled(self, key: tuple[_PoolState, bytes], task: asyncio.Task[Any]) -> None:
-        del self._shared[key]
+    def _forget(self, shared: _Shared) -> None:
+        if self._shared.get(shared.key) is shared:
+            del self._shared[shared.key]
+
+    def _settled(self, shared: _Shared, task: asyncio.Task[Any]) -> None:
+        self._forget(shared)
+        self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # or asyncio logs it where every asker has gone
 

@@ -23,6 +23,8 @@ _STREAMS = ("/dev/std", "/dev/fd/", "/proc/")
 """Names of what is open already: a shell's ``> file`` behind them would not notice that another file took its place."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NOT_REPLACED = (*_FORBIDDEN, errno.EBUSY)
+"""A file that is there may still be written to."""
 
 
 def check_plots() -> None:
@@ -38,24 +40,35 @@ def check_output(path: Path, option: str, room: int = ROOM_BYTES) -> None:
     with _explained(path, option):
         _check_place(path)
         if not _is_stream(path):
-            with _draft(path) as (handle, _):
-                _write(handle, bytes(room))
+            try:
+                with _draft(path) as (handle, _):
+                    _write(handle, bytes(room))
+            except OSError as error:
+                if error.errno not in _NOT_REPLACED or not path.exists():
+                    raise
+                os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
 
 
 def write_output(path: Path, content: bytes, option: str) -> None:
-    """Write a file, or replace the one that is there, in one step; a pipe or device is written to as it is.
+    """Write a file, or replace the one that is there, in one step; a pipe or device is written to as it is, and so is a file that
+    cannot be replaced: a mount point, or one in a directory of others.
 
-    Raises UsageError, naming the path and what to do; what was there is still there then.
+    Raises UsageError, naming the path and what to do; what was there is still there then, unless it could not be replaced.
     """
     with _explained(path, option):
         _check_place(path)
         if _is_stream(path):
             path.write_bytes(content)
             return
-        with _draft(path) as (handle, draft):
-            _write(handle, content)
-            os.fsync(handle)
-            os.replace(draft, os.path.realpath(path))
+        try:
+            with _draft(path) as (handle, draft):
+                _write(handle, content)
+                os.fsync(handle)
+                os.replace(draft, os.path.realpath(path))
+        except OSError as error:
+            if error.errno not in _NOT_REPLACED or not path.exists():
+                raise
+            path.write_bytes(content)
 
 
 def _check_place(path: Path) -> None:

@@ -22,7 +22,7 @@ from ..engine.settings import EngineSettings, live_settings
 from ..live.controller.forecast_probe import EVERY_US
 from ..live.controller.rate_probe import EVERY_US as RATES_EVERY_US
 from ..model.rate import RateSettings
-from ..sim.rate_files import load_rates
+from ..sim.rate_files import PACKAGED, load_rates
 from ..wire.state_files import name_of
 from .jobspec import fields, located
 from .jobspec.located import Mistakes, Scalar, Sequence, Value
@@ -83,7 +83,7 @@ def parse_settings(text: str, file: str) -> Settings:
     values: dict[str, Any] = {}
     for document in documents[:1]:
         if isinstance(document, located.Mapping):
-            values = _read(document, mistakes, _TOP, "")
+            values = _read(document, mistakes, _TOP | {"rates": _rates_beside(file)}, "")
         else:
             mistakes.add(document.line, "settings are written as `key: value` lines")
     mistakes.check(_REMEDY)
@@ -148,9 +148,15 @@ def _read(
     return found
 
 
-def _rates(text: str) -> tuple[str, RateSettings]:
-    """The name of a table of rates, and what it says; read here so that a mistake has the line of its key."""
-    return text, load_rates(text) if text else RateSettings()
+def _rates_beside(file: str) -> Callable[[Value], Any]:
+    """Reads the name of a table of rates, and what it says, so that a mistake has the line of its key. A relative path is one
+    beside the settings, wherever the controller is started; the name of a packaged table is no path."""
+
+    def read(text: str) -> tuple[str, RateSettings]:
+        name = text if not text or text in PACKAGED else str(Path(file).absolute().parent / text)
+        return name, load_rates(name) if name else RateSettings()
+
+    return lambda value: _text(value, read)
 
 
 def _address(text: str) -> str:
@@ -162,7 +168,6 @@ def _address(text: str) -> str:
 
 _TOP: dict[str, Callable[[Value], Any]] = {
     "policy": lambda value: _text(value, str),
-    "rates": lambda value: _text(value, _rates),
     "listen": lambda value: _text(value, _address),
     "tls_cert": lambda value: _text(value, str),
     "tls_key": lambda value: _text(value, str),

@@ -48,6 +48,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.TakeImage: user_requests.take_image,
     ev.ForecastMade: start_forecasts.forecast_made,
     ev.RatesLearnt: rates.learn,
+    ev.ForgetRates: user_requests.forget_rates,
 }
 
 

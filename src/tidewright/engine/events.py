@@ -281,6 +281,13 @@ class RatesLearnt(Struct, frozen=True, tag=True, omit_defaults=True):
     rates: LearntRates
 
 
+class ForgetRates(Struct, frozen=True, tag=True, omit_defaults=True):
+    """What was learnt of a workload is not to be believed any more."""
+
+    workload: str
+    op_id: str = ""
+
+
 class Tick(Struct, frozen=True, tag=True):
     """Nothing happened but time: timers that are due fire."""
 
@@ -290,5 +297,5 @@ Event: TypeAlias = (
     | Exited | NodeHealth
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
-    | ForecastMade | RatesLearnt
+    | ForecastMade | RatesLearnt | ForgetRates
 )  # fmt: skip

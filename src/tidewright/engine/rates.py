@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ..estimate.learnt_rates import merged, with_learnt
+from ..estimate.learnt_rates import merged, with_learnt, without
 from ..estimate.rates import Rates, rate_on, rates_of
 from ..model.board import Board
 from ..model.cause import Cause, Code
@@ -54,10 +54,25 @@ def estimator(book: RatedBook) -> Rates:
     return rates_of(in_force(book), book.settings.splice_milli)
 
 
+def declared(book: RatedBook) -> Rates:
+    """The estimator of what is declared alone."""
+    return rates_of(book.settings.rates, book.settings.splice_milli)
+
+
 def learn(book: RatedBook, event: RatesLearnt) -> None:
     """Running jobs have shown their rates."""
     book.learnt_rates = merged(book.learnt_rates, event.rates)
     refresh(book)
+
+
+def forget(book: RatedBook, workload: str) -> bool:
+    """What running jobs have shown of a workload holds no longer. Returns whether there was anything."""
+    kept = without(book.learnt_rates, workload)
+    if kept == book.learnt_rates:
+        return False
+    book.learnt_rates = kept
+    refresh(book)
+    return True
 
 
 def kinds_of(book: RatedBook, spec: JobSpec) -> int:
@@ -81,10 +96,12 @@ def _counts(spec: JobSpec) -> Iterable[int]:
 
 
 def unknown(book: RatedBook, spec: JobSpec) -> Cause | None:
-    """A warning when a workload that the job names is in no table of rates, and some other is."""
+    """A warning when a workload that the job names is in no table of rates, and something is declared of others."""
+    if not declared(book).by_kind:
+        return None
     known = estimator(book)
     missing = [workload for workload in spec.workloads if workload and not known.knows(workload)]
-    return Code.NO_RATES(missing[0]) if missing and known.by_kind else None
+    return Code.NO_RATES(missing[0]) if missing else None
 
 
 def set_reference(book: RatedBook, job: int) -> None:

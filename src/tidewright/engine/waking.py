@@ -23,7 +23,7 @@ def plan_worthwhile(book: Book) -> bool:
     """Whether anything has happened since the last plan that may change it."""
     wake = book.wake
     waiting = book.counts[_QUEUED] + book.counts[_SUSPENDED]
-    if not waiting and not book.elastic_jobs and not rates.estimator(book).by_kind:
+    if not waiting and not book.elastic_jobs and not rates.estimator(book).by_place:
         return False
     if book.forced or (wake.at and book.now >= wake.at):
         return True

@@ -30,6 +30,10 @@ class Rates:
             by_kind.setdefault(row.kind, {}).setdefault(row.devices, {})[row.nodes] = row.per_s
         self._known: dict[tuple[RatedJob, str, int, Spread], int] = {}
         self.by_kind = bool(settings.kinds or settings.throughputs or settings.goodput or settings.spread)
+        self.by_place = bool(settings.kinds or settings.goodput or settings.spread) or any(
+            map(_differ, self._rows.values())
+        )
+        """Whether there may be faster devices for a job than as many others: of another kind, or nearer together."""
 
     def rate(
         self, job: RatedJob, kind: str, count: int, spread: Spread = TOGETHER, neighbours: tuple[RatedJob, ...] = ()
@@ -56,6 +60,13 @@ class Rates:
         """Work per second that a row for just these devices says; 0 where there is none."""
         by_nodes = self._rows.get(workload, {}).get(kind, {}).get(devices, {})
         return by_nodes.get(nodes, by_nodes.get(0, 0.0))
+
+    def expected_per_s(self, workload: str, kind: str, devices: int, nodes: int) -> float:
+        """Work per second by a row for these devices, or between rows for others; 0 for workloads without rows."""
+        exact = self.per_s(workload, kind, devices, nodes)
+        if exact or workload not in self._rows:
+            return exact
+        return self._speed(RatedJob(workload, devices, devices), kind, devices, Spread(nodes, nodes))
 
     def reference(self, spec: JobSpec, kinds: tuple[str, ...]) -> str:
         """The fastest kind on the full allotment; among equals the one that the job names first, or that is first in the pool."""
@@ -128,6 +139,11 @@ class Rates:
         return self.settings.kinds.get(kind, 1.0)
 
 
+def _differ(rows: dict[str, _Rows]) -> bool:
+    """Whether a workload's rows are of several kinds, or of the same devices on several numbers of nodes."""
+    return len(rows) > 1 or any(len(by_nodes) > 1 for by_count in rows.values() for by_nodes in by_count.values())
+
+
 def rate_on(rates: RateEstimator, job: RatedJob, layout: Layout, allocation: Allocation) -> int:
     """The rate of a job on an allocation; the ledger and the simulated world both ask here."""
     return rates.rate(job, kind_of(layout, allocation), device_count(allocation), spread_of(layout, allocation))
@@ -141,9 +157,10 @@ def rates_of(settings: RateSettings, splice_milli: int) -> Rates:
     for known, splice, found in _recent:
         if known is settings and splice == splice_milli:
             return found
-    _recent.insert(0, (settings, splice_milli, Rates(settings, splice_milli)))
+    made = Rates(settings, splice_milli)
+    _recent.insert(0, (settings, splice_milli, made))
     del _recent[4:]
-    return _recent[0][2]
+    return made
 
 
 def problems(settings: RateSettings) -> list[str]:

@@ -250,6 +250,7 @@ class Code(StrEnum):
     NOT_HELD = "NotHeld"
     NO_IMAGE_NOW = "NoImageNow"
     NO_SUCH_NODE = "NoSuchNode"
+    NOTHING_LEARNT = "NothingLearnt"
     NODE_UNSCHEDULABLE = "NodeUnschedulable"
     ALREADY_THERE = "AlreadyThere"
     NOT_YET = "NotYet"

@@ -23,6 +23,9 @@ from .job_parts import Holder as Holder
 from .job_parts import ImageView as ImageView
 from .job_parts import StoryLine as StoryLine
 from .job_parts import TimeInterval as TimeInterval
+from .rates import ForgetRatesRequest as ForgetRatesRequest
+from .rates import RateRow as RateRow
+from .rates import RatesReply as RatesReply
 
 MAX_BODY = 8 * 1024 * 1024
 """Bytes of the largest request body accepted."""
@@ -280,28 +283,6 @@ class UsageReply(Struct, frozen=True, kw_only=True):
 
     by: str
     rows: tuple[UsageRow, ...]
-    now: int
-    schema: str = SCHEMA
-
-
-class RateRow(Struct, frozen=True, kw_only=True):
-    """Samples per second of a workload on ``devices`` devices of one kind, on ``nodes`` nodes (0: wherever they lie); 0: it
-    cannot run there. Of a goodput model ``devices`` is 0, and ``step_s`` are the seconds of its step times by name."""
-
-    workload: str
-    kind: str
-    devices: int = 0
-    nodes: int = 0
-    per_s: float = 0.0
-    step_s: dict[str, float] = {}
-    learnt: bool = False
-    """From jobs that ran here, not declared."""
-
-
-class RatesReply(Struct, frozen=True, kw_only=True):
-    """What is in force of rates, by workload."""
-
-    rows: tuple[RateRow, ...]
     now: int
     schema: str = SCHEMA
 

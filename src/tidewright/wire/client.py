@@ -193,6 +193,11 @@ class Client:
         """How fast workloads run on which devices: what is declared, and what their jobs have shown."""
         return self._ask("GET", "/v1/rates", api.RatesReply, query={"workload": workload} if workload else {})
 
+    def forget_rates(self, workload: str) -> api.ActionReply:
+        """What jobs have shown of a workload holds no longer; they are learnt from anew. Raises NotFound where nothing was."""
+        body = api.ForgetRatesRequest(workload=workload, op_id=new_op_id())
+        return self._ask("POST", "/v1/rates/forget", api.ActionReply, body)
+
     def top(self) -> api.TopView:
         """The pool at a glance, with measured loads."""
         return self._ask("GET", "/v1/top", api.TopView)

@@ -109,6 +109,10 @@ ROUTES: tuple[Route, ...] = (
         name="rates", method="GET", path="/v1/rates", text="How fast workloads run, declared and learnt",
         answer=api.RatesReply, query=(Param("workload", "of this workload"),),
     ),
+    Route(
+        name="forget_rates", method="POST", path="/v1/rates/forget", text="Forget what jobs have shown of a workload",
+        body=api.ForgetRatesRequest, answer=api.ActionReply,
+    ),
     Route(name="top", method="GET", path="/v1/top", text="The pool at a glance", answer=api.TopView),
     Route(
         name="events", method="GET", path="/v1/events", media="text/event-stream",

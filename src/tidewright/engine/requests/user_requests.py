@@ -9,7 +9,7 @@ from ...model.cause import Cause, Code
 from ...model.job import State
 from ...model.job_record import JobRecord
 from .. import events as ev
-from .. import periodic, start_forecasts
+from .. import periodic, rates, start_forecasts
 from ..book import HELD, Book
 from ..commands import Reply
 from ..lifecycle import transition
@@ -158,3 +158,12 @@ def drain(book: Book, event: ev.NodeDrain) -> None:
         refusals.lift(book, index)
     book.set_node_up(index)
     answer(book, Reply(event.op_id))
+
+
+def forget_rates(book: Book, event: ev.ForgetRates) -> None:
+    """What jobs have shown of a workload holds no longer."""
+    known = rates.forget(book, event.workload)
+    answer(
+        book,
+        Reply(event.op_id) if known else Reply(event.op_id, error=Code.NOTHING_LEARNT(event.workload), kind="notfound"),
+    )

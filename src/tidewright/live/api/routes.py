@@ -301,6 +301,12 @@ class Routes:
         kept = tuple(row for row in rows if workload in (None, row.workload))
         return self._answer(api.RatesReply(rows=kept, now=self._now()))
 
+    async def forget_rates(self, request: Request) -> Response:
+        body = await read_body(request, api.ForgetRatesRequest)
+        op_id = body.op_id or new_op_id()
+        self.context.forget_reports(body.workload)
+        return await self._act(ev.ForgetRates(body.workload, op_id), op_id)
+
     async def top(self, request: Request) -> Response:
         return self._answer(await self.context.top())
 

@@ -16,7 +16,7 @@ from ...engine.calibration import EARLIER, INSIDE, LATER, StartCalibration
 from ...engine.commands import Ended
 from ...engine.ledger import held_milli_us
 from ...engine.periodic import interval_us
-from ...engine.rates import in_force
+from ...engine.rates import declared, in_force
 from ...engine.requests.hold import outlook
 from ...model.cause import Cause, Code, reported
 from ...model.job import TIER_TARGET, JobSpec, Level, State
@@ -246,11 +246,12 @@ def calibration_view(found: StartCalibration) -> api.CalibrationView | None:
 
 def rates(book: Book) -> tuple[api.RateRow, ...]:
     """What is in force, by workload."""
-    learnt, joined = book.learnt_rates, in_force(book)
+    learnt, joined, known = book.learnt_rates, in_force(book), declared(book)
     mine, steps = set(learnt.throughputs), {(one.workload, one.kind): one.times for one in learnt.steps}
     rows = [
         api.RateRow(
-            workload=row.workload, kind=row.kind, devices=row.devices, nodes=row.nodes, per_s=row.per_s, learnt=row in mine
+            workload=row.workload, kind=row.kind, devices=row.devices, nodes=row.nodes, per_s=row.per_s, learnt=row in mine,
+            declared_per_s=known.per_s(row.workload, row.kind, row.devices, row.nodes) if row in mine else 0.0,
         )
         for row in joined.throughputs
     ]  # fmt: skip

@@ -39,10 +39,12 @@ class ControllerContext:
     epoch: int
     started: int
     shutdown: Callable[[bool], None]
-    agents: int = 1
+    agents: int
     """How many agents there should be."""
-    run_as: str = ""
+    run_as: str
     """The unix account of all jobs; empty: that of the agents."""
+    forget_reports: Callable[[str], None]
+    """Of a workload: what its jobs have reported of their rates counts no longer."""
 
     def info(self) -> api.Info:
         """The controller itself."""

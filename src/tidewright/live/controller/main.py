@@ -141,15 +141,14 @@ class Controller:
         agent_pool.reconciler.agent_calls.run_as = settings.run_as
         metrics, explainer = Metrics(loop), settings.explainer()
         loop.note = metrics.note
+        rate_probe = RateProbe(loop, agent_pool, settings.rate_learner(), settings.rate_check_us)
         context = ControllerContext(
             settings.state, loop, agent_pool, event_stream, journal, metrics, explainer, settings.policy, settings.version,
             lock.epoch, clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
+            rate_probe.forget,
         )  # fmt: skip
         servers = self._servers(context, tcp)
-        probes = (
-            ForecastProbe(loop, explainer, settings.forecast_check_us),
-            RateProbe(loop, agent_pool, settings.rate_learner(), settings.rate_check_us),
-        )
+        probes = ForecastProbe(loop, explainer, settings.forecast_check_us), rate_probe
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
         try:

@@ -49,6 +49,10 @@ class RateLearner(Protocol):
         """Keep a report."""
         ...
 
+    def forget(self, workload: str) -> None:
+        """Nothing was reported of this."""
+        ...
+
     def news(self, declared: RateSettings, learnt: LearntRates) -> tuple[LearntRates, tuple[str, ...]]:
         """What differs from what is in force, and remarks on reports that are not believed. Called in a thread."""
         ...
@@ -84,11 +88,17 @@ class RateProbe:
         connected = [node for node in self._agent_pool.connected if node in nodes]
         answers = await asyncio.gather(*(self._agent_pool.usage(node) for node in connected))
         now, places = loop.clock.now(), dict(_places(book))
-        for usage in answers:
+        for node, usage in zip(connected, answers, strict=True):
             for used in usage.jobs if usage else ():
-                if used.job in places:
+                # Of a gang that several nodes have, the node of rank 0 speaks.
+                if used.job in places and book.board.layout.nodes[book.allocations[used.job][0].node].name == node:
                     self._take(book, used, places[used.job], now)
         await self._tell(book)
+
+    def forget(self, workload: str) -> None:
+        """Reports of this workload count no longer; its jobs have to show their rates anew."""
+        self._learner.forget(workload)
+        self._last = {job: reading for job, reading in self._last.items() if reading.same[3].workload != workload}
 
     def _take(self, book: Book, used: JobUsage, place: Place, now: int) -> None:
         """A job's counters; with those of the reading before they are a report."""
