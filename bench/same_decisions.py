@@ -1,6 +1,6 @@
 """Whether two trees take the same decisions: the hash of every command of a set of simulations, in each.
 
-    python bench/same_decisions.py BASE [--quick] [--only TEXT]
+    python bench/same_decisions.py BASE [--quick] [--commands] [--only TEXT]
 
 BASE is another work tree, or a folder with a ``src``; it is run with this interpreter. What is hashed is what the engine
 would write to its journal: every event and every command, in order, with their times. Exits with 1 where a run differs.
@@ -51,8 +51,23 @@ class _Hash:
         self.sha.update(record + b"\n")
 
 
-def decide(policy: str, trace_name: str, cluster: str, error: float, jobs: int, options: dict[str, Any]) -> str:
-    """The hash of one run in this process, with the number of steps before it."""
+class _CommandHash(_Hash):
+    """Of what is done to jobs and when; how often the planner was asked does not count."""
+
+    def append(self, record: bytes) -> None:
+        from tidewright.drive.record import decode
+        from tidewright.engine.commands import PlanRequest
+
+        step = decode(record)
+        for command in step.commands:
+            if not isinstance(command, PlanRequest):
+                self.sha.update(f"{step.now} {command}\n".encode())
+
+
+def decide(
+    policy: str, trace_name: str, cluster: str, error: float, jobs: int, options: dict[str, Any], commands: bool = False
+) -> str:
+    """The hash of one run in this process, with the number of steps before it unless only ``commands`` count."""
     from tidewright.policy.registry import make
     from tidewright.sim.clusters import load_cluster
     from tidewright.sim.faults import FaultSettings
@@ -62,20 +77,20 @@ def decide(policy: str, trace_name: str, cluster: str, error: float, jobs: int, 
 
     nodes = load_cluster(cluster)
     trace = with_estimates(load_trace(trace_name, sum(node.devices for node in nodes)), error, 1)
-    recorder = _Hash()
+    recorder = _CommandHash() if commands else _Hash()
     faults = FaultSettings(**options)
     simulation = Simulation(head(trace, jobs) if jobs else trace, nodes, make(policy), Options(faults=faults), recorder)
     simulation.run()
-    return f"{simulation.driver.turns} {recorder.sha.hexdigest()[:24]}"
+    return f"{'-' if commands else simulation.driver.turns} {recorder.sha.hexdigest()[:24]}"
 
 
-def cases(quick: bool, only: str) -> list[list[Any]]:
+def cases(quick: bool, only: str, commands: bool) -> list[list[Any]]:
     """Every policy with every run, and two runs with failing nodes and ranks."""
     jobs = QUICK if quick else 0
     found = [[policy, *run, jobs, {}] for policy in POLICIES for run in RUNS]
     faults = {"node_mtbf_us": 3 * 86_400_000_000, "rank_mtbf_us": 10 * 86_400_000_000, "suspend_failure": 0.02}
     found += [[policy, "philly:2000", "20x8", 0.0, jobs, faults] for policy in ("sla", "las")]
-    return [case for case in found if only in str(case)]
+    return [case + [True] * commands for case in found if only in str(case)]
 
 
 def run(tree: Path, case: list[Any]) -> tuple[str, float]:
@@ -91,6 +106,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("base", type=Path)
     options.add_argument("--quick", action="store_true", help=f"only the first {QUICK} jobs of each trace")
+    options.add_argument("--commands", action="store_true", help="compare what is done to jobs; the base may plan more often")
     options.add_argument("--only", default="", metavar="TEXT", help="cases that contain this text")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--one", metavar="CASE", help=argparse.SUPPRESS)
@@ -109,7 +125,7 @@ def main() -> int:
             known[name] = before
             return case, before, *run(ROOT, case)
 
-        for case, before, after, took in pool.map(both, cases(given.quick, given.only)):
+        for case, before, after, took in pool.map(both, cases(given.quick, given.only, given.commands)):
             same = before == after and not after.startswith("failed")
             differ += not same
             what = f"{case[0]:<14} {case[1]:<52} {case[2]:<20} error {case[3]:g}{' faults' if case[5] else ''}"
