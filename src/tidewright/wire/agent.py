@@ -15,6 +15,7 @@ from ..model.node import DeviceFault, NodeSpec
 
 Phase = Literal["starting", "running", "suspending", "suspended", "resuming", "stopping", "exited", "failed"]
 Fault = Literal["", "user", "world"]
+ShareClass = Literal["rt", "be"]
 Verb = Literal["", "launch", "suspend", "resume", "stop", "checkpoint", "fetch"]
 
 
@@ -76,6 +77,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     gpu_memory: int = 0
     """Bytes of its one device that the attempt may use; 0: all of its devices."""
     gpu_milli: int = 0  # thousandths of that device's compute; 0: no such share
+    share_class: ShareClass = "rt"
+    """Of such a share: ``rt``'s compute is set aside and its work goes first; ``be`` runs in what the others leave."""
     cpus_milli: int = 0
     memory: int = 0
     """Thousandths of host CPUs and bytes of host memory that each rank may use; 0: no limit."""
@@ -212,6 +215,8 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     level_why: str = ""  # why it is not higher, for the user
     memory_limit: str = ""
     """What limits it to its share of a device's memory, in words; empty without a share."""
+    share_limits: str = ""
+    """How far it is held to its share of a device's compute and to its class, in words; empty without a share of compute."""
     host_limits: str = ""  # how far its ranks are held to host CPUs and memory, in words; empty: neither was asked for
     notice: str = ""
     """The last thing its user should know of what it does."""
