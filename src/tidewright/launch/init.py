@@ -172,6 +172,8 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
     except OSError:
         os.kill(-1, signal.SIGKILL)
         raise
+    for pid in others() if spec.get("idle") else ():
+        child.yield_to_sessions(pid)
     os.kill(-1, signal.SIGCONT)  # all at once: none runs before all may
     return int(meta["pid"]), file_rollback.lent(meta)
 
@@ -226,7 +228,7 @@ def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
     """
     try:
         child.plain_signals()  # CRIU ends helpers of its own by SIGTERM, which a shim ignores
-        child.confine({**spec, "no_aslr": False})
+        child.confine({**spec, "no_aslr": False, "idle": False})  # images hold each thread's scheduling policy
         command = [*spec["restore"]["criu"], *arguments(images, directory)]
         os.execve(command[0], command, {**os.environ, "CRIU_LIBS_DIR": no_plugins(directory)})
     except OSError as error:

@@ -67,6 +67,14 @@ class Attempt:
         return state is None or state.script_queue.busy
 
     @property
+    def departing(self) -> bool:
+        """Whether it lives on other nodes, and what is left of it here is being removed."""
+        state = self._find_state()
+        if state is None:  # it is only being found
+            return self.record.ending == "stop" and self.record.phase != "stopping"
+        return state.departing
+
+    @property
     def outcomes(self) -> dict[int, RankOutcome]:
         """How its ranks ended, as far as they have."""
         state = self._find_state()

@@ -50,6 +50,8 @@ class Spec(Struct, frozen=True, kw_only=True):
     memory_group: str = ""
     late: tuple[tuple[str, str], ...] = ()
     """Files to be written once it is restored, and with what (checkpoint.limits)."""
+    idle: bool = False
+    """It runs by the scheduling policy SCHED_IDLE, in CPU time that nothing else wants."""
     grace_us: int
     umask: int = 0o022
     open_files: int = 0
