@@ -201,7 +201,7 @@ class Book(ImageCatalog):
         if record.frozen_memory is None:
             return reserved
         frozen_memory.drop(self.board, self.phys, record)
-        allocation = request_of(self.board.layout, record.spec).with_resources(reserved)
+        allocation = request_of(self.board.layout, record.spec).with_resources(reserved, self.board.layout)
         self.board.release(reserved)
         self.board.acquire(allocation)
         return allocation

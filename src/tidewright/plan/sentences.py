@@ -48,6 +48,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.HOST_MEMORY_SHORT: "each rank needs {memory:bytes} of host memory; nodes with {kinds:kinds}devices free have at most "
         "{free:bytes} free",
     C.DEVICE_MEMORY_SHORT: "needs {milli:n} milli and {memory:bytes} of one {kinds:kinds}device; no device has both free",
+    C.FRACTION_SHORT: "needs {milli:n} thousandths of one {kinds:kinds}device; no device has so much free",
     C.PINNED_UNSCHEDULABLE: "its memory is frozen on {node}, which is unschedulable",
     C.PINNED_BUSY: "its memory is frozen on {node}, where {free:free}; it needs {count:n} device{count:s}",
     C.RESERVED_LATER: "{limit:why}; reserved in {within:us} by the estimates",
@@ -103,6 +104,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.FEWER_DEVICES: "{count:devices} instead of {asked:n}",
     C.SMALLER_SHARE: "{share:bytes} of a device instead of {asked:bytes}",
     C.SMALLER_COMPUTE: "{milli:n} thousandths of a device's compute instead of {asked:n}",
+    C.SMALLER_FRACTION: "{milli:n} thousandths of a device instead of {asked:n}",
     C.HIGHER_TIER: "tier {tier} instead of {asked}",
     C.FEWER_CPUS: "{cpus:host_cpus} for each rank instead of {asked:cpus}",
     C.LESS_HOST_MEMORY: "{memory:bytes} of host memory for each rank instead of {asked:bytes}",
@@ -281,7 +283,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.CANCELLED_AT_ONCE: "it is cancelled at once: {why:why}",
     C.SHARE_NOT_ENFORCED: "a share of memory (--gpu-mem) is counted but not enforced on CPU slots, which share "
     "their host's memory",
-    C.COMPUTE_NOT_ENFORCED: "a share of compute (--gpu-milli) is counted, and enforced only where CUDA MPS runs",
+    C.COMPUTE_NOT_ENFORCED: "a share of compute (--share, --gpu-milli) is counted, and enforced only where CUDA MPS runs",
     C.SHARE_NOT_ENFORCED_ON_CPU: "on CPU slots a share of memory (--gpu-mem) is counted but not enforced; --type {types:csv} "
     "keeps it off them",
     C.OVERSUBSCRIBED: "{tier} and higher tiers now ask for {asked:milli} of {capacity:n} device{capacity:s}: while all of them "

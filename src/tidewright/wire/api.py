@@ -220,6 +220,17 @@ class WaitReply(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
+class ShareView(Struct, frozen=True, kw_only=True):
+    """A job's share of a device: its class, the thousandths of compute it asked for (0: in proportion to its memory), and the
+    bytes of memory that it may use (0: none were asked for, or it is not known how many the device has)."""
+
+    device: int
+    job: int
+    share_class: str
+    milli: int
+    memory: int
+
+
 class NodeView(Struct, frozen=True, kw_only=True):
     """A node and what its devices do. ``state`` is up, cordoned (it refused launches), draining, silent or down."""
 
@@ -241,6 +252,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     cause: CauseView | None = None
     busy: tuple[tuple[int, ...], ...] = ()
     """Device by device: the jobs on it."""
+    shares: tuple[ShareView, ...] = ()
+    """Who shares devices with others, device by device."""
     full: bool = False
     full_why: str = ""
     level: str = ""

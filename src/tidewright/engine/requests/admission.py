@@ -108,7 +108,7 @@ def _warnings(book: Book, spec: Spec) -> Cause | None:
 
 
 def _compute(book: Book, spec: Spec) -> Cause | None:
-    return Code.COMPUTE_NOT_ENFORCED() if spec.gpu_milli else None
+    return Code.COMPUTE_NOT_ENFORCED() if spec.gpu_milli or spec.gpu_share else None
 
 
 def unenforced(book: Book, spec: Spec) -> Cause | None:
@@ -161,7 +161,7 @@ def enter(book: Book, spec: Spec) -> int:
         "placement": PLACEMENTS.index(spec.placement), "submit": now,
         "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
         "floor": spec.floor, "ranks": spec.ranks, "kinds": rates.kinds_of(book, spec),
-        "memory": spec.gpu_memory, "gpu_milli": spec.gpu_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
+        "memory": spec.gpu_memory, "gpu_milli": spec.compute_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
         "accrued": now, "expected": spec.expected_us,
         "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
         "team": team, "pinned_node": -1, "restore_kind": -1,

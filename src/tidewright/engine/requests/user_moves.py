@@ -218,7 +218,7 @@ def _fewer(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation:
         if take:
             kept.append(Part(part.node, sum(1 << bit for bit in bits(part.mask)[:take]), part.milli))
             wanted -= take
-    return book.request(job).with_resources(tuple(sorted(kept)))
+    return book.request(job).with_resources(tuple(sorted(kept)), book.board.layout)
 
 
 def _more(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation | None:

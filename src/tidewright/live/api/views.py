@@ -19,7 +19,7 @@ from ...engine.periodic import interval_us
 from ...engine.rates import declared, in_force
 from ...engine.requests.hold import outlook
 from ...model.cause import Cause, Code, reported
-from ...model.job import TIER_TARGET, JobSpec, Level, State
+from ...model.job import TIER_TARGET, JobSpec, Level, State, share_of
 from ...model.job_record import Image
 from ...model.node import Allocation, NodeSpec, bits, device_count
 from ...model.rate import progress_us
@@ -204,7 +204,14 @@ def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
         faults={fault.device: render(fault.why) for fault in reversed(book.outages.of(index))},
         cpus_milli_asked=asked[0], memory_asked=asked[1],
         level=level(book, spec), busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
+        shares=tuple(_share(book.specs[job], job, device, spec) for device in sorted(on) for job in on[device]
+                     if book.specs[job].shares),
     )  # fmt: skip
+
+
+def _share(spec: JobSpec, job: int, device: int, node: NodeSpec) -> api.ShareView:
+    asked = share_of(spec, node.device_memory)
+    return api.ShareView(device=device, job=job, share_class=spec.share_class, milli=asked.milli, memory=asked.memory)
 
 
 def level(book: Book, spec: NodeSpec) -> str:
