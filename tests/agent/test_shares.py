@@ -111,6 +111,59 @@ def test_best_effort_runs_in_what_the_others_leave(play) -> None:
     play(body)
 
 
+SAVES = """
+import signal, sys, time
+
+def save(*_):
+    began = time.process_time()
+    while time.process_time() - began < 0.3:
+        pass
+    print("saved", flush=True)
+    sys.exit(85)
+
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    sum(range(20000))
+"""
+
+
+@needs_weights
+def test_a_best_effort_share_that_is_to_save_its_state_is_not_starved(play) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench, 2, SAVES, share_class="be")
+        await launch(bench, 1, BUSY, gpu_milli=1000)
+        await bench.verb("suspend", job=2, level=int(Level.COOPERATIVE), grace_us=10_000_000)
+        await bench.state_is("exited", job=2)
+        assert "saved" in bench.log(2), "within its grace, next to busy work"
+
+    play(body)
+
+
+@needs_weights
+def test_what_runs_again_is_best_effort_again(play) -> None:
+    async def body(bench: Bench) -> None:
+        await launch(bench, 2, BUSY, share_class="be")
+        await launch(bench, 1, BUSY, gpu_milli=1000)
+        for level, serial in (
+            ((Level.FREEZE, 0), (Level.FULL, 1)) if isinstance(criu_here(), Criu) else ((Level.FREEZE, 0),)
+        ):
+            verb = {"level": int(level)} if level == Level.FREEZE else {"serial": serial}
+            await bench.verb("suspend" if level == Level.FREEZE else "checkpoint", job=2, **verb)
+            if level == Level.FREEZE:
+                await bench.state_is("suspended", job=2)
+                await bench.verb("resume", job=2)
+            else:
+                await bench.until(lambda report: report.image is not None, job=2)
+            await bench.state_is("running", job=2)
+            first, best_effort = await spent(
+                (pid_of(bench.state, 1), pid_of(bench.state, 2)), lambda one, other: one > 0.7
+            )
+            assert first > 0.7 and best_effort < 0.1 * first, level
+
+    play(body)
+
+
 class Node:
     """An agent in this process, on a host that offers no control groups."""
 
