@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,12 +24,12 @@ CPU, MEMORY, WEIGHT = "cpu", "memory", "weight"
 _CONTROLLER = {CPU: "cpu", WEIGHT: "cpu", MEMORY: "memory"}
 WEIGHTS, IDLE_GROUPS = "cpu weights", "idle groups"
 """What a host may offer to shares of a device (devices.protocol.ShareMeans)."""
-_IDLE = -1
-"""The weight of a group that is to run in CPU time that nothing else wants."""
 _V1: dict[str, tuple[str, ...]] = {
     CPU: ("cpu.cfs_period_us", "cpu.cfs_quota_us"), MEMORY: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
 }  # fmt: skip
 _V2: dict[str, tuple[str, ...]] = {CPU: ("cpu.max",), MEMORY: ("memory.max", "memory.swap.max", "memory.oom.group")}
+_PACES = {"cpu.idle": ("1", "0"), "cpu.weight": ("1", "100"), "cpu.shares": ("2", "1024")}
+"""Files of a CPU group, of which the first that it has is written: for idle CPU time, and the kernel's default."""
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 """Files that kernels without accounting of swap, and those before 4.19, do not have."""
 REMEDY = "run tide up as root, or in a group of its own: systemd-run --user --scope -p Delegate=yes tide up"
@@ -78,18 +79,18 @@ class HostLimits:
         self, name: str, cpus_milli: int, memory: int, *, restored: bool = False, weight: int = 0, idle: bool = False
     ) -> RankLimits:
         """Make the groups of a rank; zero: no such limit. ``weight``: CPU time under contention, where a group without one has
-        1000; ``idle``: only such as nothing else wants. What cannot be had here is left out. Raises OSError."""
+        1000; ``idle``: one for ``set_idle``. What cannot be had here is left out. Raises OSError."""
         groups: dict[str, bool] = {}
         late: list[Setting] = []
         memory_group = ""
-        for kind, amount in ((MEMORY, memory), (CPU, cpus_milli), (WEIGHT, _IDLE if idle else weight)):
+        for kind, amount in ((MEMORY, memory), (CPU, cpus_milli), (WEIGHT, int(idle) or weight)):
             controller = self._controllers.get(kind) if amount else None
             if controller is None:
                 continue
             path = controller.base / name
             path.mkdir(exist_ok=True)
             groups[str(path)] = True
-            settings = _settings(controller.version, kind, amount, path)
+            settings = [] if idle and kind == WEIGHT else _settings(controller.version, kind, amount, path)
             if kind == MEMORY:
                 memory_group = str(path)
             elif restored:
@@ -132,7 +133,10 @@ def apply(settings: list[Setting]) -> None:
 
 def _settings(version: int, kind: str, amount: int, group: Path) -> list[Setting]:
     if kind == WEIGHT:
-        return [_weight(version, amount, group)]
+        file, weight = (
+            ("cpu.weight", max(1, round(amount / 10))) if version == 2 else ("cpu.shares", max(2, amount * 128 // 125))
+        )
+        return [(str(group / file), str(weight))]
     names, texts = (_V2 if version == 2 else _V1)[kind], tuple[str, ...]()
     if kind == MEMORY:
         texts = (str(amount), "0", "1") if version == 2 else (str(amount), str(amount))
@@ -143,13 +147,14 @@ def _settings(version: int, kind: str, amount: int, group: Path) -> list[Setting
     return [(str(group / name), text) for name, text in zip(names, texts, strict=True)]
 
 
-def _weight(version: int, weight: int, group: Path) -> Setting:
-    """1000 is the kernel's default: 100 of version 2, 1024 of version 1. An idle group has no weight that could be set."""
-    if weight == _IDLE and (group / "cpu.idle").exists():
-        return str(group / "cpu.idle"), "1"
-    if version == 2:
-        return str(group / "cpu.weight"), str(max(1, round(weight / 10)))
-    return str(group / "cpu.shares"), str(max(2, round(weight * 1.024)))
+def set_idle(groups: Iterable[str], idle: bool) -> None:
+    """Have groups of ranks run in CPU time that nothing else wants, or like others. Removed ones are passed over."""
+    for group in map(Path, groups):
+        for name, (least, usual) in _PACES.items():
+            if (group / name).exists():
+                with contextlib.suppress(OSError):
+                    (group / name).write_text(least if idle else usual)
+                break
 
 
 # -- what works here ----------------------------------------------------------------------------------------------------

@@ -23,8 +23,6 @@ PRIVATE = 0o077
 """The umask of logs that lie in the state directory."""
 ADDR_NO_RANDOMIZE = 0x0040000
 """linux/personality.h"""
-LEAST_NICE = "19"
-"""Of a session's scheduling group (sched(7), "The autogroup feature"): weighs 15, where others weigh 1024."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -50,7 +48,7 @@ def start_time(pid: int) -> int:
 
 
 def confine(spec: dict[str, Any]) -> None:
-    """Put this process where the rank belongs: its groups, its cores, its address layout. Raises OSError."""
+    """Put this process where the rank belongs: groups, cores, address layout, scheduling policy. Raises OSError."""
     for group in dict.fromkeys((*spec["cgroups"], *spec.get("limits", ()))):
         with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
             file.write("0")
@@ -60,13 +58,6 @@ def confine(spec: dict[str, Any]) -> None:
         call("personality", ADDR_NO_RANDOMIZE)
     if spec.get("idle"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        yield_to_sessions(os.getpid())
-
-
-def yield_to_sessions(pid: int) -> None:
-    """Let the session of ``pid`` yield to others: where sessions have groups of their own, SCHED_IDLE counts within one only."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w", encoding="ascii") as file:
-        file.write(LEAST_NICE)
 
 
 def sibling(name: str) -> Any:

@@ -172,8 +172,6 @@ def restore(spec: dict[str, Any], directory: str) -> tuple[int, list[str]]:
     except OSError:
         os.kill(-1, signal.SIGKILL)
         raise
-    for pid in others() if spec.get("idle") else ():
-        child.yield_to_sessions(pid)
     os.kill(-1, signal.SIGCONT)  # all at once: none runs before all may
     return int(meta["pid"]), file_rollback.lent(meta)
 

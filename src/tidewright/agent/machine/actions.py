@@ -114,8 +114,8 @@ class CommitRecord(ActionStep, frozen=True):
 
 class CreateAttempt(ActionStep, frozen=True):
     """Put a new attempt on disk, whole and once, with its share of a device acquired; fill in ``cpus`` and how limits are
-    enforced in its record. Result: path of each rank's log, as in ``JobReport.logs``. Fails (cause UsageError: no such device, or
-    not so much of one left) with nothing left."""
+    enforced in its record. Result: path of each rank's log, as in ``JobReport.logs``. Fails (cause UsageError: no such devices,
+    or not so much of one left) with nothing left."""
 
     args: LaunchArgs
     record: AttemptRecord

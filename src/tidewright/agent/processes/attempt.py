@@ -135,6 +135,15 @@ class Attempt:
         """Put the memo on disk. Raises OSError (a full disk)."""
         write_atomically(self.directory / "memo.json", msgspec.json.encode(self.record))
 
+    def pace(self) -> None:
+        """Ranks for idle CPU time run like others until they have started, and while they are to save their state or to end:
+        beside busy work they would hardly get on, and be killed after their grace."""
+        record = self.record
+        urgent = record.phase in ("suspending", "stopping") or record.checkpointing
+        if urgent or record.phase == "running":
+            for rank in self.ranks:
+                rank.set_idle(not urgent)
+
     def gang(self) -> Gang:
         """The ranks that still live, for a checkpoint driver."""
         return Gang(

@@ -93,6 +93,7 @@ class RankSteps:
         return args, next((seat.devices[0] for seat in seats if seat.devices), device_of(attempt))
 
     def save(self, attempt: Attempt, _: do.SaveRecord) -> None:
+        attempt.pace()
         try:
             attempt.save()
         except FileNotFoundError:
@@ -101,6 +102,7 @@ class RankSteps:
             log.error("cannot save job %d attempt %d: %s", *attempt.key, error)
 
     def commit(self, attempt: Attempt, step: do.CommitRecord) -> None:
+        attempt.pace()
         try:
             attempt.save()
         except OSError as error:
