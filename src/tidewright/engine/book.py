@@ -356,7 +356,7 @@ class Book(ImageCatalog):
         """Drop every trace of an ended job except its outcome."""
         spec = self.specs.pop(job)
         devices = self.jobs[job].size_override or spec.devices
-        self.tier_demand.add(spec.tier_rank, devices, spec.gpu_memory, -1)
+        self.tier_demand.add(spec.tier_rank, devices, spec.gpu_memory, spec.compute_milli, -1)
         if spec.elastic:
             self.elastic_jobs -= 1
         self.table.remove(job)

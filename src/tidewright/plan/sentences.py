@@ -281,11 +281,11 @@ _GROUPED: dict[str, dict[C, str]] = {
     },
     "Warnings": {
     C.CANCELLED_AT_ONCE: "it is cancelled at once: {why:why}",
-    C.SHARE_NOT_ENFORCED: "a share of memory (--gpu-mem) is counted but not enforced on CPU slots, which share "
+    C.SHARE_NOT_ENFORCED: "a share of memory (--gpu-mem, --share) is counted but not enforced on CPU slots, which share "
     "their host's memory",
     C.COMPUTE_NOT_ENFORCED: "a share of compute (--share, --gpu-milli) is counted, and enforced only where CUDA MPS runs",
-    C.SHARE_NOT_ENFORCED_ON_CPU: "on CPU slots a share of memory (--gpu-mem) is counted but not enforced; --type {types:csv} "
-    "keeps it off them",
+    C.SHARE_NOT_ENFORCED_ON_CPU: "on CPU slots a share of memory (--gpu-mem, --share) is counted but not enforced; "
+    "--type {types:csv} keeps it off them",
     C.OVERSUBSCRIBED: "{tier} and higher tiers now ask for {asked:milli} of {capacity:n} device{capacity:s}: while all of them "
     "run, the delivered GPU fraction is forecast near {fraction:fraction}",
     C.NO_RATES: "no rates are known for workload {workload}: its speed on each kind of device is taken from the kind alone",

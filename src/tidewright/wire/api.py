@@ -145,6 +145,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     where: tuple[DeviceHeld, ...] = ()
     memory_limit: str = ""
     """What limits it to its share of a device's memory, while it runs; the single job only."""
+    share_limits: str = ""
+    """How far it is held to its share of a device's compute, and to its class, while it runs; the single job only."""
     host_limits: str = ""
     """How far its ranks are held to the host CPUs and memory they asked for, while it runs; the single job only."""
     level: str = ""

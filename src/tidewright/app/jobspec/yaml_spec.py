@@ -69,6 +69,7 @@ class _Document:
         self._exclusive("command", "run")
         self._exclusive("array", "sweep")
         if "class" in self.document.entries and not self.document.entries.keys() & _CLASSED:
+            self.bad.add("class")
             self.mistakes.add(
                 self.document.key_lines["class"],
                 "class: of a share of a device, or of a client of a runtime; add share: 0.5 or runtime: NAME",

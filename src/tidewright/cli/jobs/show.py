@@ -124,7 +124,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("kind", spec.kind),
         ("runtime", f"{spec.runtime}, {_CLASSES[spec.runtime_class]} client" if spec.runtime else ""),
         ("types", ", ".join(spec.device_types)),
-        ("share", _share_asked(spec, job.memory_limit)),
+        ("share", _share_asked(spec, job)),
         ("host", _host(spec.cpus_milli, spec.memory, job.host_limits)),
         ("limit", f"{format_duration(spec.max_duration_us)} of run time" if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
@@ -147,7 +147,7 @@ def _expected(job: JobView, given_us: int) -> str:
     return f"{format_duration(job.predicted_us)} ({low} to {high}), as similar jobs took"
 
 
-def _share_asked(spec: JobSpec, limit: str) -> str:
+def _share_asked(spec: JobSpec, job: JobView) -> str:
     """What it asked for of one device."""
     parts = [f"{spec.gpu_share / 1000:g}"] if spec.gpu_share else []
     parts += [f"{counted(spec.gpu_milli, 'thousandth')} of the compute"] if spec.gpu_milli else []
@@ -155,7 +155,7 @@ def _share_asked(spec: JobSpec, limit: str) -> str:
     if not parts:
         return ""
     effort = ", best effort" if spec.best_effort else ""
-    return f"{' and '.join(parts)} of one device{effort}" + (f"; {limit}" if limit else "")
+    return "; ".join(filter(None, (f"{' and '.join(parts)} of one device{effort}", job.memory_limit, job.share_limits)))
 
 
 def _host(cpus_milli: int, memory: int, limits: str) -> str:

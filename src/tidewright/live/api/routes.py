@@ -124,8 +124,9 @@ class Routes:
         if job in self._book.specs:
             view = views.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
             reconciler = self.context.agent_pool.reconciler
-            device, host = reconciler.limits(job)
-            return replace(view, hold_us=reconciler.registry.held_us(job), memory_limit=device, host_limits=host)
+            memory, share, host = reconciler.limits(job)
+            held_us = reconciler.registry.held_us(job)
+            return replace(view, hold_us=held_us, memory_limit=memory, share_limits=share, host_limits=host)
         ended = self.context.journal.archive.get(job)
         if ended is None and job in self.context.loop.pending_archive:
             return views.almost_ended(self.context.loop.pending_archive[job])

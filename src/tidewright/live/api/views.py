@@ -79,7 +79,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=submit,
         start=table.first_start.item(row), since=table.since.item(row), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation),
-        held_until=record.user_hold or 0, where=_where(book, allocation),
+        held_until=record.user_hold or 0, where=_where(book, allocation, spec.best_effort),
         level=_LEVELS[level_of(book, job)], level_why=render(cap), level_cause=cause_view_or_none(cap),
         wanted=record.size_override, images=_images(record.images) if full else (), next_image=record.checkpoint_at,
         between_images_us=interval_us(book, job, row) if record.checkpoint_at else 0,
@@ -164,10 +164,11 @@ def _why(book: Book, job: int, history: list[tuple[int, str, Cause]], now: int) 
     return "", UNPLANNED if state is State.QUEUED else last
 
 
-def _where(book: Book, allocation: Allocation) -> tuple[api.DeviceHeld, ...]:
+def _where(book: Book, allocation: Allocation, best_effort: bool) -> tuple[api.DeviceHeld, ...]:
     layout = book.board.layout
     return tuple(
-        api.DeviceHeld(layout.nodes[part.node].name, tuple(bits(part.mask)), part.milli) for part in allocation
+        api.DeviceHeld(layout.nodes[part.node].name, tuple(bits(part.mask)), part.milli, best_effort)
+        for part in allocation
     )
 
 
