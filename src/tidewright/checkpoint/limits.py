@@ -72,8 +72,12 @@ class HostLimits:
         return self._unenforced(lacking) if lacking else ""
 
     def _unenforced(self, lacking: list[str]) -> str:
-        remedy = REMEDY if os.geteuid() else REMEDY_OF_ROOT
-        return f"{' and '.join(lacking)} not enforced: {self._why or 'no such controller here'}; {remedy}"
+        return f"{' and '.join(lacking)} not enforced: {self._why or 'no such controller here'}; {self.remedy}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do where groups cannot be made."""
+        return REMEDY if os.geteuid() else REMEDY_OF_ROOT
 
     def create(
         self, name: str, cpus_milli: int, memory: int, *, restored: bool = False, weight: int = 0, idle: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ...base.errors import UsageError
+from ...checkpoint import limits
 from ...checkpoint.limits import HostLimits
 from ...devices.protocol import Backend, ShareGrant, ShareMeans, Slice
 from ...model.job import Level
@@ -59,8 +60,9 @@ class AttemptShares:
 
     def describe(self, grant: ShareGrant) -> str:
         """How far compute and class of a share are enforced here, in words; empty where neither was asked for."""
-        chosen = [self._strongest(means) for means in (grant.compute, grant.share_class) if means]
-        return "; ".join(each.text for each in chosen)
+        kinds = [means for means in (grant.compute, grant.share_class) if means]
+        lacking = limits.WEIGHTS not in self._limits.offers and any(each.needs for means in kinds for each in means)
+        return "; ".join([self._strongest(means).text for means in kinds] + [self._limits.remedy] * lacking)
 
     def _strongest(self, means: tuple[ShareMeans, ...]) -> ShareMeans:
         return next(each for each in means if not each.needs or each.needs in self._limits.offers)
