@@ -16,15 +16,17 @@ from tests.agent.agent_bench import ENV, Bench
 from tests.criu_here import criu_here
 from tidewright.agent.layout import AgentLayout
 from tidewright.agent.main import standard_drivers
+from tidewright.agent.processes import attempt
 from tidewright.agent.processes.rank_spec import NodeContext
 from tidewright.agent.supervisor import Supervisor
+from tidewright.base.errors import UsageError, WorldError
 from tidewright.checkpoint import limits
 from tidewright.checkpoint.cgroup import Signals, detect
 from tidewright.checkpoint.criu.driver import Criu
 from tidewright.devices.cpu import CpuBackend
 from tidewright.fabric.protocol import Refused
 from tidewright.model.job import Level
-from tidewright.wire.agent import JobReport, LaunchArgs, RankSeat, StopArgs
+from tidewright.wire.agent import ForgetArgs, JobReport, LaunchArgs, RankSeat, StopArgs
 
 pytestmark = pytest.mark.processes
 LIMITS = limits.detect(detect())
@@ -190,8 +192,8 @@ class Node:
         raise AssertionError([report.state for report in self.heard])
 
     async def end(self) -> None:
-        for key, attempt in self.supervisor.attempts.items():
-            if not attempt.over:
+        for key, each in self.supervisor.attempts.items():
+            if not each.over:
                 self.supervisor.stop(StopArgs(job=key[0], attempt=key[1], grace_us=0), "end")
         await self.until(lambda: all(each.over for each in self.supervisor.attempts.values()))
         await self.supervisor.close()
@@ -213,6 +215,40 @@ def test_without_control_groups_best_effort_still_runs_in_what_the_others_leave(
         finally:
             await node.end()
         assert not node.backend.shares(), "what is over has no share"
+
+    asyncio.run(body())
+
+
+def holders(node: Node) -> list[str]:
+    return [part.holder for part in node.backend.shares()]
+
+
+def test_what_never_ran_or_lives_elsewhere_has_no_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(tmp_path)
+
+    async def body() -> None:
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(attempt, "make_ranks", lambda *rest: (_ for _ in ()).throw(OSError(28, "No space left")))
+                with pytest.raises(WorldError, match="cannot record the launch"):
+                    node.launch(1, QUIET, gpu_milli=1000)
+            assert holders(node) == []
+            node.launch(2, QUIET, gpu_milli=1000, output="/proc/none/log")
+            assert holders(node) == ["2.0"]
+            await node.until(lambda: any(each.state == "failed" for each in node.heard))
+            assert holders(node) == []
+            node.launch(3, QUIET, gpu_milli=1000)
+            await node.until(lambda: node.heard[-1].job == 3 and node.heard[-1].state == "running")
+            with pytest.raises(UsageError, match="compute"):
+                node.launch(4, QUIET, gpu_milli=1)
+            node.supervisor.forget(ForgetArgs(job=3, attempt=0, left=True), "leave")
+            node.launch(4, QUIET, gpu_milli=1000)
+            assert holders(node) == ["4.0"], "the controller may place others at once"
+            await node.until(lambda: (3, 0) not in node.supervisor.attempts)
+            assert holders(node) == ["4.0"]
+        finally:
+            await node.end()
+        assert holders(node) == []
 
     asyncio.run(body())
 
