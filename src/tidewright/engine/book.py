@@ -31,6 +31,7 @@ from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .nodes.outages import Outages
+from .services.records import ServiceBook
 from .settings import EngineSettings
 from .tier_demand import TierDemand
 from .wall_time import Offsets
@@ -59,9 +60,9 @@ class Book(ImageCatalog):
         self.allocations: dict[int, Allocation] = {}
         self.reservations: dict[int, Allocation] = {}
         self.avoided: dict[int, int] = {}
-        """Job to the set of nodes (as an int) that refused to launch it. These four and ``homes`` are what planners see of the
+        """Job to the set of nodes (an int) that refused to launch it. These four and ``image_nodes`` are what planners see of the
         records; they are copied while a view is alive (``own``)."""
-        self.board, self.phys = Board(Layout.of(())), Board(Layout.of(()))
+        self.board, self.phys, self.services = Board(Layout.of(())), Board(Layout.of(())), ServiceBook()
         self.nodes: dict[str, int] = {}
         self.incarnations: dict[str, str] = {}
         self.node_down: dict[int, Cause | str] = {}
@@ -89,8 +90,6 @@ class Book(ImageCatalog):
         """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}
         self.out: list[Command] = []
-
-    # -- views ------------------------------------------------------------------------------------------------------
 
     def view(self) -> View:
         """Everything a planner may know, frozen now. Costs microseconds."""

@@ -165,6 +165,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """What it computes, as tables of rates name it (``model.rate.RateSettings``); empty: nothing is known of its rates."""
     phases: tuple[Phase, ...] = ()
     """Its work in order, where rates change on the way; empty: all of it is ``workload``."""
+    service: str = ""
+    """The service whose replica it is, set by the engine."""
     array: ArrayMember | None = None
     after: tuple[Dependency, ...] = ()
 
@@ -228,6 +230,8 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"name: {spec.name!r} would read as a job id")
     if not valid_name(spec.team):
         need(f"team: {spec.team!r} is not a valid name")
+    if spec.service:
+        need(f"service: only {spec.service!r} itself makes its replicas; see tide serve")
     if spec.runtime:
         found.extend(_not_for_clients(spec))
     elif not 1 <= spec.devices <= MAX_RANKS:

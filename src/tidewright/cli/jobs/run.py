@@ -126,7 +126,7 @@ def command(session: Session, /, **given: Any) -> int:
     from ...app.jobspec.ranks import ranks_note
     from ...app.jobspec.submission import check_program
 
-    spec = _spec(given)
+    spec = spec_of(given, "tide run --help")
     if session.url is None:
         check_program(spec)
     hint = "" if given["ranks"] else ranks_note(spec)
@@ -137,7 +137,8 @@ def command(session: Session, /, **given: Any) -> int:
     return finish(session, ids, given["follow"], given["wait"], quiet=given["parsable"])
 
 
-def _spec(given: dict[str, Any]) -> JobSpec:
+def spec_of(given: dict[str, Any], page: str) -> JobSpec:
+    """The job that options of tide run describe. Raises UsageError with all that is wrong, and the help ``page`` to look at."""
     from ...app.jobspec.members import command_name
     from ...app.jobspec.ranks import default_ranks
     from ...app.jobspec.submission import submitter, with_variables
@@ -188,5 +189,5 @@ def _spec(given: dict[str, Any]) -> JobSpec:
     )
     wrong = problems(spec)
     if wrong:
-        raise UsageError("the job is not sound\n" + "\n".join(f"  {text}" for text in wrong), "see tide run --help")
+        raise UsageError("the job is not sound\n" + "\n".join(f"  {text}" for text in wrong), f"see {page}")
     return spec

@@ -40,6 +40,7 @@ from .logs import Tail, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
+from .service_routes import ServiceRoutes
 from .wall_times import shown
 from .why import eta_ended, eta_view, rehearsed, waited, why_ended, why_live
 
@@ -50,7 +51,7 @@ EVENTS_AT_A_TIME = 200
 _JOB_ID = re.compile(r"\d{1,18}")
 
 
-class Routes:
+class Routes(ServiceRoutes):
     """The handlers. Named as in the route table, which binds them."""
 
     def __init__(self, context: ControllerContext) -> None:
