@@ -62,6 +62,9 @@ def test_a_fraction_takes_compute_and_memory_alike() -> None:
     assert pool.engine.book.blocked[more].reason is Reason.NO_CAPACITY
     assert pool.engine.book.blocked[more].why == Code.FRACTION_SHORT(201, "h100")
     assert share_of(pool.engine.book.specs[half], 40 * GIB) == (500, 20 * GIB)
+    assert share_of(JobSpec(gpu_memory=10 * GIB), 40 * GIB) == (250, 10 * GIB)
+    assert share_of(JobSpec(gpu_memory=10 * GIB, gpu_milli=7), 40 * GIB) == (7, 10 * GIB)
+    assert share_of(JobSpec(gpu_memory=10 * GIB), 0) == (0, 10 * GIB)
     pool.tell(ev.Exited(third, 1, 0))
     pool.later(SECOND)
     assert pool.state(more) is State.RUNNING

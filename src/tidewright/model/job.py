@@ -205,16 +205,18 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
 
 class DeviceShare(NamedTuple):
-    """What a job may use of one device: thousandths of its compute, and bytes of its memory; 0: no limit was asked for."""
+    """What a job may use of one device: thousandths of its compute, and bytes of its memory; 0: no limit is known."""
 
     milli: int
     memory: int
 
 
 def share_of(spec: JobSpec, device_memory: int) -> DeviceShare:
-    """The share that a job asked for, on a device with so many bytes of memory (0: not known)."""
+    """The share that a job asked for, on a device with so many bytes of memory (0: not known). With memory alone it has compute
+    in proportion."""
     memory = spec.gpu_memory or device_memory * spec.gpu_share // 1000
-    return DeviceShare(spec.gpu_share or spec.gpu_milli, memory)
+    in_proportion = max(1, memory * 1000 // device_memory) if memory and device_memory else 0
+    return DeviceShare(spec.gpu_share or spec.gpu_milli or in_proportion, memory)
 
 
 def problems(spec: JobSpec) -> list[str]:

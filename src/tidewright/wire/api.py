@@ -223,8 +223,8 @@ class WaitReply(Struct, frozen=True, kw_only=True):
 
 
 class ShareView(Struct, frozen=True, kw_only=True):
-    """A job's share of a device: its class, the thousandths of compute it asked for (0: in proportion to its memory), and the
-    bytes of memory that it may use (0: none were asked for, or it is not known how many the device has)."""
+    """A job's share of a device: its class, the thousandths of compute and the bytes of memory that it may use (0: none were
+    asked for, or it is not known how much the device has)."""
 
     device: int
     job: int
