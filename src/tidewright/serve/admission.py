@@ -1,8 +1,9 @@
-"""Who is admitted: a request whose predicted completion is after its deadline is refused at once (Clockwork, OSDI'20, section 5.3).
+"""Who is admitted: what is predicted to complete after its deadline is refused at once (Clockwork, OSDI'20).
 
-Feasible is not enough under overload. A request that just makes its deadline at the head of a batch allows no other to join it, so that
-batches, and with them throughput, collapse to one. So a request that would be the first of a later batch must leave time for a
-batch of the size that the load needs: early drop (Nexus, SOSP'19, section 6.3), decided at arrival instead of in the queue.
+Feasible is not enough under overload. A request that just makes its deadline at the head of a batch allows no other to join
+it, so that batches, and with them throughput, collapse to one. So a request that would be the first of a later batch must
+leave time for a batch of the size that the load needs: early drop (Nexus, SOSP'19, section 6.3), decided at arrival instead
+of in the queue.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from ..base.units import SECOND
-from .lookahead import Place
+from .lookahead import BatchPlace
 from .profile import LatencyTable
 from .request import RefusalCode
 
@@ -31,7 +32,7 @@ def target_batch(latency: LatencyTable, replicas: float, per_second: float, obje
 
     Where no size suffices, the one of the highest throughput. "In time": it fills at that rate and completes within the
     objective, ``l(b) + b / rate <= objective``; at full load that is Symphony's ``(1 + 1/N) l(b) <= objective`` for N replicas
-    that start in turn (arXiv 2308.07470, section 3).
+    that start in turn (arXiv 2308.07470).
     """
     best, best_rate = 1, 0.0
     for size in range(1, latency.max_batch + 1):
@@ -46,7 +47,7 @@ def target_batch(latency: LatencyTable, replicas: float, per_second: float, obje
     return best
 
 
-def verdict(place: Place, now_us: int, deadline_us: int, target_us: int) -> RefusalCode | None:
+def verdict(place: BatchPlace, now_us: int, deadline_us: int, target_us: int) -> RefusalCode | None:
     """Why a request that would run at ``place`` is refused. ``target_us``: latency of the batch that the load needs."""
     if not place.in_time:
         return RefusalCode.DEADLINE

@@ -44,7 +44,9 @@ SYNTHETIC_BURST = RateCurve(
 def poisson(per_second: float, duration_us: int, seed: int) -> NDArray[numpy.int64]:
     """Arrival times of a Poisson process over ``duration_us``, rising. UsageError for rates that are not finite or negative."""
     if not math.isfinite(per_second) or per_second < 0 or duration_us < 1:
-        raise UsageError(f"no arrivals at {per_second}/s for {duration_us} us", "give a finite rate >= 0 and a time above 0")
+        raise UsageError(
+            f"no arrivals at {per_second}/s for {duration_us} us", "give a finite rate >= 0 and a time above 0"
+        )
     draw = numpy.random.default_rng(stream_seed(seed, "arrivals"))
     count = int(draw.poisson(per_second * duration_us / SECOND))
     return numpy.sort(draw.integers(0, duration_us, count, dtype=numpy.int64))
@@ -71,12 +73,16 @@ def read_rates(path: Path, *, request_type: str, bin_us: int, first: int = 0, bi
             rows = [(float(row["timestamp_anon"]), float(row["value"]))
                     for row in csv.DictReader(file) if row["request_type"] == request_type and row["value"]]  # fmt: skip
     except (OSError, KeyError, ValueError) as error:
-        raise UsageError(f"cannot read rates from {path}: {error}", "give qps.csv of cluster-trace-v2026-GenAI") from error
+        raise UsageError(
+            f"cannot read rates from {path}: {error}", "give qps.csv of cluster-trace-v2026-GenAI"
+        ) from error
     summed: dict[float, float] = {}
     for at, value in rows:
         summed[at] = summed.get(at, 0.0) + value
     rates = _window([summed[at] for at in sorted(summed)], first, bins)
-    return RateCurve(tuple(rates), bin_us, f"Alibaba cluster-trace-v2026-GenAI qps, {request_type}, bins {first}+{len(rates)}")
+    return RateCurve(
+        tuple(rates), bin_us, f"Alibaba cluster-trace-v2026-GenAI qps, {request_type}, bins {first}+{len(rates)}"
+    )
 
 
 def _window(rates: Sequence[float], first: int, bins: int | None) -> Sequence[float]:

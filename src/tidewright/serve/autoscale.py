@@ -1,8 +1,9 @@
-"""How many replicas a model needs: from the forecast rate of arrivals, the latency profile and the objective. Pure: time is an argument.
+"""How many replicas a model needs: from the forecast rate of arrivals, the latency profile and the objective.
 
-Predictive: Holt's double exponential smoothing (C. C. Holt, ONR memorandum 52, 1957; Int. J. Forecasting 20, 2004) of the rate, as far
-ahead as a replica takes to start. Peak-hold: the most that was wanted within the last ``hold_us`` counts, so that the number rises
-at once, falls late and does not flap. Reactive: what waits or is refused says that the profile or the forecast is too optimistic.
+Predictive: Holt's double exponential smoothing (C. C. Holt, ONR memorandum 52, 1957; Int. J. Forecasting 20, 2004) of the
+rate, as far ahead as a replica takes to start. Peak-hold: the most that was wanted within the last ``hold_us`` counts, so
+that the number rises at once, falls late and does not flap. Reactive: what waits or is refused says that the profile or the
+forecast is too optimistic.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class HoltForecast:
 def replica_capacity(latency: LatencyTable, objective_us: int, replicas: int) -> float:
     """Requests per second of each of ``replicas`` that start in turn: the largest b with (1 + 1/N) l(b) <= objective.
 
-    Symphony (arXiv 2308.07470, section 3). A batch of one at least. Raises UsageError when not even that meets the objective.
+    Symphony (arXiv 2308.07470). A batch of one at least. Raises UsageError when not even that meets the objective.
     """
     if latency.us[1] > objective_us:
         raise UsageError(

@@ -1,8 +1,8 @@
 """What becomes of the requests that wait if nothing else arrives: batches in the order in which the router would dispatch them.
 
-Each replica, as soon as it is free, takes the batch whose latest start comes first. Without noise this is what happens, so a request
-that completes in time here does so in truth. Cost: one step per batch, but one in all when a request joins the end of the only
-queue (the usual case: with one objective, deadlines rise with arrival).
+Each replica, as soon as it is free, takes the batch whose latest start comes first. Without noise this is what happens, so a
+request that completes in time here does so in truth. Cost: one step per batch, but one in all when a request joins the end of
+the only queue (the usual case: with one objective, deadlines rise with arrival).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BatchPlace:
     """Where a request would run: when its batch starts, whether it is the first of it, and whether all stay in time."""
 
     start_us: int
@@ -74,7 +74,7 @@ class Lookahead:
             self._run(now_us, None)
         return max(now_us, self._next_free())
 
-    def place(self, now_us: int, lane: PlannedLane, request: InferenceRequest) -> Place:
+    def place(self, now_us: int, lane: PlannedLane, request: InferenceRequest) -> BatchPlace:
         """Where the request would run. At least one replica must exist."""
         if len(self._lanes) == 1 and lane.queue.is_last(request):
             return self._place_last(now_us, lane, request)
@@ -84,9 +84,9 @@ class Lookahead:
         lane.queue.remove(request)
         self.invalidate()
         start_us, first = found or (now_us, True)
-        return Place(start_us, first, found is not None and after <= before)
+        return BatchPlace(start_us, first, found is not None and after <= before)
 
-    def append(self, now_us: int, lane: PlannedLane, request: InferenceRequest, place: Place) -> None:
+    def append(self, now_us: int, lane: PlannedLane, request: InferenceRequest, place: BatchPlace) -> None:
         """The request is about to be pushed to the lane, at the place that was just found for it."""
         if now_us > self._until_us or len(self._lanes) > 1 or not lane.queue.is_last(request):
             self.invalidate()
@@ -98,17 +98,17 @@ class Lookahead:
             heappop(self._heap)
             self._last = _Batch(lane, place.start_us, 1, request.deadline_us)
 
-    def _place_last(self, now_us: int, lane: PlannedLane, request: InferenceRequest) -> Place:
+    def _place_last(self, now_us: int, lane: PlannedLane, request: InferenceRequest) -> BatchPlace:
         if now_us > self._until_us:
             self._run(now_us, None)
         last = self._last
         if last is not None:
             size = lane.size(last.start_us, last.first_deadline_us, last.size + 1)
             if size > last.size:
-                return Place(last.start_us, False, last.start_us + lane.us[size] <= last.first_deadline_us)
+                return BatchPlace(last.start_us, False, last.start_us + lane.us[size] <= last.first_deadline_us)
         start_us = max(self._next_free(), now_us)
         size = lane.size(start_us, request.deadline_us, 1)
-        return Place(start_us, True, size > 0 and start_us + lane.us[1] <= request.deadline_us)
+        return BatchPlace(start_us, True, size > 0 and start_us + lane.us[1] <= request.deadline_us)
 
     def _next_free(self) -> int:
         free = self._heap[0][0] if self._heap else None

@@ -1,6 +1,6 @@
 """Predicted batch latency: the profile, corrected by what was measured.
 
-Clockwork (OSDI'20, section 5) predicts an action by a high percentile of its latest measurements. Here the window holds the ratio of
+Clockwork (OSDI'20) predicts an action by a high percentile of its latest measurements. Here the window holds the ratio of
 measured to profiled latency over all sizes, since most sizes are rare; it starts full of the profile itself.
 """
 
@@ -20,9 +20,13 @@ _STEP = 10
 class LatencyPredictor:
     """``quantile`` of the ratios of the last ``window`` batches, nearest rank; ``table`` holds what is predicted now."""
 
-    def __init__(self, profile: BatchProfile, max_batch: int | None = None, *, window: int = 100, quantile: float = 0.99) -> None:
+    def __init__(
+        self, profile: BatchProfile, max_batch: int | None = None, *, window: int = 100, quantile: float = 0.99
+    ) -> None:
         if window < 1 or not 0 < quantile <= 1:
-            raise UsageError(f"no quantile {quantile} of {window} batches", "give a window >= 1 and a quantile in (0, 1]")
+            raise UsageError(
+                f"no quantile {quantile} of {window} batches", "give a window >= 1 and a quantile in (0, 1]"
+            )
         self._profiled = profile.table(max_batch)
         self._recent = deque([1000] * window)
         self._sorted = [1000] * window

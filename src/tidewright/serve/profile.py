@@ -1,6 +1,6 @@
 """The latency of a batch by its size: measured points, linear between them, or alpha * size + beta.
 
-Affine latency: Nexus (SOSP'19, section 2.2) and Symphony (arXiv 2308.07470). Between measured sizes latency is interpolated; beyond
+Affine latency: Nexus (SOSP'19) and Symphony (arXiv 2308.07470). Between measured sizes latency is interpolated; beyond
 the largest measured size nothing is predicted, so that size is the largest batch. A larger batch never counts as faster.
 """
 
@@ -30,7 +30,9 @@ class LatencyTable:
     def __init__(self, us: Sequence[int]) -> None:
         """``us[0]`` is the latency of a batch of one. Raises UsageError when there is none or one is not positive."""
         if not us or min(us) < 1:
-            raise UsageError("a latency table needs a positive latency for each size", "measure at least batches of one")
+            raise UsageError(
+                "a latency table needs a positive latency for each size", "measure at least batches of one"
+            )
         self.us = [0, *accumulate(us, max)]
         """By size; ``us[0]`` is 0."""
         self.max_batch = len(us)
@@ -116,7 +118,9 @@ def fit_affine(samples: Iterable[tuple[int, float]]) -> tuple[float, float]:
     """(alpha, beta) in microseconds of least squares over (size, microseconds). UsageError with fewer than two sizes."""
     pairs = _checked(samples)
     if len({size for size, _ in pairs}) < 2:
-        raise UsageError("an affine latency needs samples of at least two batch sizes", "measure a small and a large batch")
+        raise UsageError(
+            "an affine latency needs samples of at least two batch sizes", "measure a small and a large batch"
+        )
     mean_size = math.fsum(size for size, _ in pairs) / len(pairs)
     mean_us = math.fsum(us for _, us in pairs) / len(pairs)
     spread = math.fsum((size - mean_size) ** 2 for size, _ in pairs)
@@ -189,4 +193,6 @@ def packaged_profile(name: str) -> BatchProfile:
     """A profile that comes with the package. Raises NotFound naming those there are."""
     if name not in packaged_profiles():
         raise NotFound(f"no packaged profile {name!r}", f"known: {', '.join(packaged_profiles())}")
-    return parse_profile(json.loads(resources.files(f"{__package__}.profiles").joinpath(f"{name}.json").read_text()), name)
+    return parse_profile(
+        json.loads(resources.files(f"{__package__}.profiles").joinpath(f"{name}.json").read_text()), name
+    )

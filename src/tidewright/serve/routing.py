@@ -1,8 +1,9 @@
-"""Queues and replicas of a pool: every replica can run every model of it. What to dispatch where, whom to refuse, when to ask again.
+"""Queues and replicas of a pool, in which every replica can run every model: what to dispatch where, whom to refuse.
 
-Matchmaking after Symphony (arXiv 2308.07470, section 3): each model has one candidate batch with the window in which it may start; a free
-replica takes, of the candidates whose window is open, the one whose latest start comes first, and a candidate takes the lowest
-numbered free replica. Best-effort requests are dispatched to replicas that real-time ones do not need, for a bounded time.
+Matchmaking after Symphony (arXiv 2308.07470): each model has one candidate batch with the window in which it may start; a
+free replica takes, of the candidates whose window is open, the one whose latest start comes first, and a candidate takes the
+lowest numbered free replica. Best-effort requests are dispatched to replicas that real-time ones do not need, for a bounded
+time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .admission import AdmissionRule, retry_after_s, target_batch, verdict
 from .lane import ModelLane, ServedModel
 from .lookahead import Lookahead
 from .request import BatchDispatch, InferenceRequest, RefusalCode, RequestRefusal, RoutingStep
+
 
 @dataclass(frozen=True)
 class PoolSettings:
@@ -263,7 +265,10 @@ class Router:
 
     def _retarget(self) -> None:
         """The batch that the load of each model needs, on its part of the replicas by work."""
-        work = [lane.rate.per_second / lane.predictor.table.per_second(lane.predictor.table.max_batch) for lane in self._order]
+        work = [
+            lane.rate.per_second / lane.predictor.table.per_second(lane.predictor.table.max_batch)
+            for lane in self._order
+        ]
         total = sum(work)
         for lane, part in zip(self._order, work, strict=True):
             replicas = len(self._free_us) * (part / total if total else 1)

@@ -62,21 +62,27 @@ class ServingFigures:
 
 @dataclass(frozen=True)
 class SimulatedPool:
-    """``replicas`` at the start. ``noise``: sigma of the natural logarithm of measured over profiled latency (median 1)."""
+    """``replicas`` at the start. ``noise``: sigma of the natural logarithm of measured over profiled latency (median 1).
+
+    Figures are of the requests that arrive from ``counted_from_us`` on: before that, a policy may learn.
+    """
 
     models: Sequence[ServedModel]
     replicas: int
     settings: PoolSettings | None = None
     noise: float = 0.0
     seed: int = 0
+    counted_from_us: int = 0
 
 
-class Simulation:
+class PoolSimulation:
     """One run. ``latency_us`` and ``dispatches`` may be read afterwards: latency by request id, -1 where it was refused."""
 
     def __init__(self, pool: SimulatedPool, loads: Sequence[OfferedLoad], scaler: Autoscaler | None = None) -> None:
         if not math.isfinite(pool.noise) or pool.noise < 0 or pool.replicas < 0:
-            raise UsageError(f"noise {pool.noise}, {pool.replicas} replicas", "give a finite noise >= 0 and replicas >= 0")
+            raise UsageError(
+                f"noise {pool.noise}, {pool.replicas} replicas", "give a finite noise >= 0 and replicas >= 0"
+            )
         self._pool, self._loads, self._scaler = pool, loads, scaler
         self._settings = pool.settings or PoolSettings()
         self._router = Router(pool.models, self._settings)
@@ -180,11 +186,13 @@ class Simulation:
         owners = numpy.array(self._owners, numpy.int64)
         best_effort = numpy.array([load.best_effort for load in self._loads] or [False])
         objectives = numpy.array([self._objective_us[load.model] for load in self._loads] or [0], numpy.int64)
-        real_time = ~best_effort[owners]
+        times = numpy.array(self._times, numpy.int64)
+        counted = times >= self._pool.counted_from_us
+        real_time = ~best_effort[owners] & counted
         mine, limits = self.latency_us[real_time], objectives[owners[real_time]]
         answered = mine[mine >= 0]
         p50, p99 = numpy.percentile(answered, [50, 99], method="higher") if len(answered) else (0, 0)
-        span_us = max(SECOND // 1000, self._times[-1] - self._times[0]) if self._times else SECOND
+        span_us = max(SECOND // 1000, int(numpy.ptp(times[counted]))) if counted.any() else SECOND
         return ServingFigures(
             offered=len(mine),
             answered=len(answered),
@@ -196,10 +204,10 @@ class Simulation:
             mean_batch=sum(self.sizes) / len(self.sizes) if self.sizes else 0.0,
             replica_s=self._replica_us / SECOND,
             busy_s=self._busy_us / SECOND,
-            best_effort_answered=int((self.latency_us[~real_time] >= 0).sum()),
+            best_effort_answered=int((self.latency_us[best_effort[owners] & counted] >= 0).sum()),
         )
 
 
 def simulate(pool: SimulatedPool, loads: Sequence[OfferedLoad], scaler: Autoscaler | None = None) -> ServingFigures:
     """Run the loads through the pool. Equal arguments give equal figures."""
-    return Simulation(pool, loads, scaler).run()
+    return PoolSimulation(pool, loads, scaler).run()

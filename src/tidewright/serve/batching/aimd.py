@@ -1,7 +1,8 @@
 """Additive increase, multiplicative decrease of the largest batch (Clipper, NSDI'17, section 4.3).
 
-The largest batch grows by ``step`` with each full batch that completed within the objective and shrinks to ``backoff`` of the batch
-that did not. Delayed batching (section 4.3.2): a batch that is not full waits until its first request has waited ``timeout_us``.
+The largest batch grows by ``step`` with each full batch that completed within the objective and shrinks to ``backoff`` of the
+batch that did not. Delayed batching (section 4.3.2): a batch that is not full waits until its first request has waited
+``timeout_us``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class AimdBatcher:
     def size(self, start_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable) -> int:
         return min(waiting, self.limit, latency.max_batch)
 
-    def earliest(self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable) -> int:
+    def earliest(
+        self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable
+    ) -> int:
         full = waiting >= min(self.limit, latency.max_batch)
         return now_us if full else first_arrived_us + self._timeout_us
 

@@ -1,6 +1,6 @@
 """The largest batch that meets the earliest deadline, as soon as a replica is free.
 
-How Clockwork forms batches (OSDI'20, section 5.3: the largest batch that completes in time). A request that cannot complete in time is
+How Clockwork forms batches (OSDI'20: the largest batch that completes in time). A request that cannot complete in time is
 not run unless nothing refuses it; then the batch is the largest there is, for nothing can be lost.
 """
 
@@ -18,7 +18,9 @@ class DeadlineBatcher:
     def size(self, start_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable) -> int:
         return min(waiting, latency.largest(first_deadline_us - start_us))
 
-    def earliest(self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable) -> int:
+    def earliest(
+        self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable
+    ) -> int:
         return now_us
 
     def completed(self, batch: int, latency_us: int) -> None:

@@ -1,6 +1,6 @@
 """Eager batching: whatever waits, as soon as a replica is free, up to the largest batch.
 
-What a server does without a batching policy (the baseline of Nexus, SOSP'19, section 7, and of Symphony, arXiv 2308.07470).
+What a server does without a batching policy (the baseline of Nexus, SOSP'19, and of Symphony, arXiv 2308.07470).
 Deadlines order the queue and have no other effect.
 """
 
@@ -21,7 +21,9 @@ class EagerBatcher:
         limit = min(self.max_batch, latency.max_batch) if self.max_batch else latency.max_batch
         return min(waiting, limit)
 
-    def earliest(self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable) -> int:
+    def earliest(
+        self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable
+    ) -> int:
         return now_us
 
     def completed(self, batch: int, latency_us: int) -> None:

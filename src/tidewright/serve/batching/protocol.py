@@ -22,7 +22,9 @@ class Batcher(Protocol):
         0: the first request cannot complete in time, and the policy would rather not run it. At most ``latency.max_batch``.
         """
 
-    def earliest(self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable) -> int:
+    def earliest(
+        self, now_us: int, first_arrived_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable
+    ) -> int:
         """When a batch may start on a replica that is free now: ``now_us`` or before for at once.
 
         The first to arrive of the ``waiting`` requests and the earliest deadline are given.
