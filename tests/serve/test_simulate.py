@@ -20,7 +20,7 @@ from tidewright.serve.autoscale import Autoscaler, ScalingSettings, replica_capa
 from tidewright.serve.lane import ServedModel
 from tidewright.serve.profile import affine, packaged_profile
 from tidewright.serve.routing import PoolSettings
-from tidewright.serve.simulate import OfferedLoad, SimulatedPool, PoolSimulation, simulate
+from tidewright.serve.simulate import OfferedLoad, PoolSimulation, SimulatedPool, simulate
 
 from .driving import ADMISSIONS, POLICIES, PROFILES, served
 
