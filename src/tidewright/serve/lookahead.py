@@ -58,10 +58,12 @@ class Lookahead:
         self._until_us = -1  # the plan made last holds up to then
         self._heap: list[tuple[int, int]] = []  # (free, replica), without that of the last batch
         self._last: _Batch | None = None
+        self._batches = 0
 
     def invalidate(self) -> None:
         """Queues or replicas changed in another way than by ``append``."""
         self._until_us = -1
+        self._batches = -1
 
     def late(self, start_us: int) -> int:
         """How many batches and refused requests are late when dispatching begins at ``start_us``."""
@@ -70,8 +72,7 @@ class Lookahead:
 
     def next_start(self, now_us: int) -> int:
         """When a batch behind all others would start, microseconds."""
-        if now_us > self._until_us:
-            self._run(now_us, None)
+        self._refresh(now_us)
         return max(now_us, self._next_free())
 
     def place(self, now_us: int, lane: PlannedLane, request: InferenceRequest) -> BatchPlace:
@@ -97,10 +98,22 @@ class Lookahead:
                 heappush(self._heap, (self._last.end_us, -1))
             heappop(self._heap)
             self._last = _Batch(lane, place.start_us, 1, request.deadline_us)
+            self._batches += 1
+
+    def _refresh(self, now_us: int) -> None:
+        """Make the plan again, unless it holds or is of at most one batch, which has waited and now starts later."""
+        if now_us <= self._until_us:
+            return
+        last = self._last
+        if self._batches == 0:
+            self._until_us = now_us
+        elif self._batches == 1 and last and last.lane.size(now_us, last.first_deadline_us, last.size) == last.size:
+            self._until_us = last.start_us = now_us
+        else:
+            self._run(now_us, None)
 
     def _place_last(self, now_us: int, lane: PlannedLane, request: InferenceRequest) -> BatchPlace:
-        if now_us > self._until_us:
-            self._run(now_us, None)
+        self._refresh(now_us)
         last = self._last
         if last is not None:
             size = lane.size(last.start_us, last.first_deadline_us, last.size + 1)
@@ -121,7 +134,7 @@ class Lookahead:
         heap = self._heap = [(max(start_us, free), replica) for replica, free in self._free_us.items()]
         heapify(heap)
         self._until_us = heap[0][0] if heap else start_us
-        self._last = None
+        self._last, self._batches = None, 0
         taken = [0] * len(self._lanes)
         late, found, entry = 0, None, None
         while heap:
@@ -136,7 +149,8 @@ class Lookahead:
             taken[index] += batch.size
             self._last, entry = batch, (batch.end_us, replica)
             heapreplace(heap, entry)
-        if entry is not None:
+            self._batches += 1
+        if entry is not None:  # the last batch may still grow
             heap.remove(entry)
             heapify(heap)
         return late, found

@@ -1,4 +1,4 @@
-"""Deferred batching (Symphony, arXiv 2308.07470, section 3): wait for as long as one more request would still fit.
+"""Deferred batching (Symphony, arXiv 2308.07470): wait for as long as one more request would still fit.
 
 The candidate of a queue is the largest batch B that meets its earliest deadline d. With l the latency by size, it may be
 dispatched in the window [d - l(|B| + 1), d - l(|B|)]: before that (*frontrun*) a further request could still join it, after
