@@ -61,9 +61,5 @@ class ModelLane:
         """(size, earliest start, latest start) of the candidate; the queue is not empty and its first not refused as late."""
         first, waiting = self.queue.at(0), len(self.queue)
         size = self.size(now_us, first.deadline_us, waiting)
-        earliest_us = now_us
-        if size == waiting:  # who leaves requests behind has nothing to wait for
-            earliest_us = self.batcher.earliest(
-                now_us, first.arrived_us, first.deadline_us, waiting, self.predictor.table
-            )
+        earliest_us = self.batcher.earliest(now_us, first.arrived_us, first.deadline_us, waiting, self.predictor.table)
         return size, earliest_us, first.deadline_us - self.us[size]

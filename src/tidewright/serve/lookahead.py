@@ -58,7 +58,7 @@ class Lookahead:
         self._until_us = -1  # the plan made last holds up to then
         self._heap: list[tuple[int, int]] = []  # (free, replica), without that of the last batch
         self._last: _Batch | None = None
-        self._batches = 0
+        self._batches = -1  # planned; -1: there is no plan
 
     def invalidate(self) -> None:
         """Queues or replicas changed in another way than by ``append``."""
