@@ -22,7 +22,7 @@ class AdmissionRule(StrEnum):
     NONE = "none"
     """Nothing: late requests are served late."""
     LATE = "late"
-    """What waits and can no longer complete in time (lazy drop: Clipper, Symphony)."""
+    """What waits and can no longer complete in time (lazy drop, as in Clipper)."""
     DEADLINE = "deadline"
     """That, and at arrival what is predicted to complete late or to make batches too small for the load."""
 
