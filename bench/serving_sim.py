@@ -202,6 +202,7 @@ def main() -> int:
             "at_99": at_99,
             "ratios": ratios,
             "overload": overload,
+            "noise": noisy(bench),
         }
     measured = {
         "profile": profile.to_json(), "objective": args.objective, "noise": NOISE, "burst": burst.source,

@@ -67,5 +67,6 @@ def test_names_and_settings() -> None:
     for text in ("aimd:step=0", "aimd:backoff=1", "aimd:backoff=nan"):
         with pytest.raises(UsageError, match="backoff"):
             make_batcher(text, 50_000)
-    with pytest.raises(UsageError, match="a time above 0"):
-        make_batcher("eager", 0)
+    for objective_us in (0, -1, float("nan")):
+        with pytest.raises(UsageError, match="a time above 0"):
+            make_batcher("eager", objective_us)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from tidewright.serve.admission import AdmissionRule
 from tidewright.serve.lane import ServedModel
 from tidewright.serve.profile import BatchProfile, affine
 from tidewright.serve.request import InferenceRequest, RefusalCode
-from tidewright.serve.routing import PoolSettings, Router
+from tidewright.serve.routing import PoolSettings, Router, RouterCounts
 
 from .driving import ADMISSIONS, GAPS_US, POLICIES, PROFILES, arrivals, drive, served
 
@@ -143,6 +143,16 @@ def test_the_batch_of_a_lost_replica_waits_again_and_a_leaving_one_completes_its
         router.completed(12_000, 1)
 
 
+def test_what_happened_is_counted() -> None:
+    router = Router([served(TEN, 20_000, "eager")], PoolSettings())
+    router.add_replica(0, 0)
+    for request in arrivals([0] * 15, [20_000]):
+        router.arrive(0, request)
+    router.poll(0)
+    router.completed(19_000, 0)
+    assert router.counts == RouterCounts(10, 10, 1, {RefusalCode.DEADLINE: 5})
+
+
 def test_a_cancelled_request_is_not_run() -> None:
     router = Router([served(TEN, 50_000, "deferred")], PoolSettings())
     router.add_replica(0, 0)
@@ -177,6 +187,9 @@ def test_bad_pools_say_what_to_do() -> None:
             Router(models)
     with pytest.raises(UsageError, match="time above 0"):
         Router([served(TEN, 0, "eager")])
+    for times in ({"cold_start_us": -1}, {"best_effort_us": -1}):
+        with pytest.raises(UsageError, match="of 0 or more"):
+            PoolSettings(**times)
     router = Router([served(TEN, 50_000, "eager")])
     with pytest.raises(NotFound, match="its models: m"):
         router.arrive(0, InferenceRequest(0, "other", 0, 1))

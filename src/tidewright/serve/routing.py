@@ -31,6 +31,10 @@ class PoolSettings:
     best_effort_us: int | None = None
     cold_start_us: int = 10 * SECOND
 
+    def __post_init__(self) -> None:
+        if self.cold_start_us < 0 or (self.best_effort_us is not None and self.best_effort_us < 0):
+            raise UsageError("a time of the pool is negative", "give cold_start_us and best_effort_us of 0 or more")
+
 
 @dataclass(slots=True)
 class _Replica:

@@ -32,7 +32,7 @@ def make_batcher(text: str, objective_us: int) -> Batcher:
     Times carry units, and ``_us`` may be left off their keys. Raises UsageError for unknown names and settings, and for values
     that the policy refuses.
     """
-    if objective_us < 1:
+    if not objective_us >= 1:  # nor NaN
         raise UsageError(f"no latency objective: {objective_us} us", "give a time above 0, for example 100ms")
     name, _, rest = text.partition(":")
     factory = batchers.get(name)
