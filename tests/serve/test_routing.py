@@ -120,6 +120,19 @@ def test_best_effort_that_would_hold_a_replica_too_long_is_refused() -> None:
     assert refusal is not None and refusal.code is RefusalCode.TOO_LONG
 
 
+def test_without_a_plan_the_wait_is_that_for_the_work_in_the_queue() -> None:
+    model = ServedModel("m", affine(100_000, 0, 10), 1_000_000, "eager", max_queue=60)
+    router = Router([model], PoolSettings(AdmissionRule.NONE))
+    router.add_replica(0, 0)
+    refusals = [router.arrive(0, request) for request in arrivals([0] * 61, [1_000_000])]
+    refusal = refusals[-1]
+    assert refusal is not None and not any(refusals[:-1])
+    assert (refusal.code, refusal.retry_after_s) == (
+        RefusalCode.QUEUE_FULL,
+        6,
+    )  # 60 of 0.1 s, less an objective, rounded up
+
+
 def test_without_a_replica_the_wait_is_that_for_the_first() -> None:
     router = Router([served(TEN, 50_000, "deferred")], PoolSettings(cold_start_us=7_000_000))
     refusal = router.arrive(0, InferenceRequest(0, "m", 0, 50_000))

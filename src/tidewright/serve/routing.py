@@ -207,7 +207,13 @@ class Router:
         return [self._refuse(now_us, lane, request, RefusalCode.LATE, start_us) for lane, request in late]
 
     def _behind_all(self, now_us: int) -> int:
-        return self._lookahead.next_start(now_us) if self._free_us else now_us + self._settings.cold_start_us
+        """When a batch behind all that wait would start: as planned or, where nothing bounds the plan, by its work."""
+        if not self._free_us:
+            return now_us + self._settings.cold_start_us
+        if self._settings.admission is AdmissionRule.DEADLINE:
+            return self._lookahead.next_start(now_us)
+        work_us = sum(len(lane.queue) * lane.us[-1] // lane.predictor.table.max_batch for lane in self._order)
+        return max(now_us, min(self._free_us.values())) + work_us // len(self._free_us)
 
     def _match(self, now_us: int, dispatches: list[BatchDispatch]) -> int | None:
         """Dispatch candidates to free replicas. Returns when the next window opens, if one is waited for."""
