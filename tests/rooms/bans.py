@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from .house import Source
 
-QUIET_ROOMS = ("base", "model", "plan", "estimate", "placement", "policy", "engine", "drive", "sim")
+QUIET_ROOMS = ("base", "model", "plan", "estimate", "placement", "policy", "engine", "drive", "sim", "serve")
 LOOPS_AND_EDGES = (
     "sim/run.py", "sim/traces", "sim/formats", "sim/philly", "sim/profile", "sim/clusters", "sim/rate_files",
-    "sim/report",
+    "sim/report", "serve/profile", "serve/arrivals",
 )  # fmt: skip
 """The simulator's loop may time itself, and its edges read and write files."""
 

@@ -1,0 +1,89 @@
+"""When requests arrive: Poisson at a constant rate, or at the rates of a recorded burst. Seeded; times are whole microseconds."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+from numpy.typing import NDArray
+
+from ..base.errors import UsageError
+from ..base.rng import stream_seed
+from ..base.units import SECOND
+
+
+@dataclass(frozen=True)
+class RateCurve:
+    """Relative rates of arrival in bins of ``bin_us``; ``source`` says who recorded them and what was changed."""
+
+    rates: tuple[float, ...]
+    bin_us: int
+    source: str
+
+    def __post_init__(self) -> None:
+        bad = not self.rates or any(not math.isfinite(rate) or rate < 0 for rate in self.rates) or not sum(self.rates)
+        if bad or self.bin_us < 1:
+            raise UsageError("a curve of rates needs finite rates, not all 0", "give requests per second for each bin")
+
+    @property
+    def peak_over_mean(self) -> float:
+        """The highest rate over the mean."""
+        return max(self.rates) * len(self.rates) / sum(self.rates)
+
+
+SYNTHETIC_BURST = RateCurve(
+    (*[1.0] * 10, 2.0, 4.0, 6.0, *[8.0] * 4, 6.0, 4.0, 2.0, *[1.0] * 10), SECOND, "made up: eightfold for 4 s of 30 s"
+)
+"""A small burst for where no recording is: quiet, a rise within 3 s to eight times the rate, and back."""
+
+
+def poisson(per_second: float, duration_us: int, seed: int) -> NDArray[numpy.int64]:
+    """Arrival times of a Poisson process over ``duration_us``, rising. UsageError for rates that are not finite or negative."""
+    if not math.isfinite(per_second) or per_second < 0 or duration_us < 1:
+        raise UsageError(
+            f"no arrivals at {per_second}/s for {duration_us} us", "give a finite rate >= 0 and a time above 0"
+        )
+    draw = numpy.random.default_rng(stream_seed(seed, "arrivals"))
+    count = int(draw.poisson(per_second * duration_us / SECOND))
+    return numpy.sort(draw.integers(0, duration_us, count, dtype=numpy.int64))
+
+
+def along(curve: RateCurve, mean_per_second: float, seed: int) -> NDArray[numpy.int64]:
+    """Arrival times of a Poisson process whose rate follows the curve, with this mean over all of it."""
+    scale = mean_per_second * len(curve.rates) / sum(curve.rates)
+    parts = [
+        poisson(rate * scale, curve.bin_us, stream_seed(seed, "bin", index)) + index * curve.bin_us
+        for index, rate in enumerate(curve.rates)
+    ]
+    return numpy.concatenate(parts)
+
+
+def read_rates(path: Path, *, request_type: str, bin_us: int, first: int = 0, bins: int | None = None) -> RateCurve:
+    """A curve from the ``qps.csv`` of Alibaba's cluster-trace-v2026-GenAI (columns timestamp_anon, value, request_type).
+
+    Rates of one type are summed over containers. ``bin_us``: how long each recorded bin (57 s) lasts in the curve. ``bins`` of
+    them from ``first`` are used. Raises UsageError for a file that is none.
+    """
+    try:
+        with path.open(newline="") as file:
+            rows = [(float(row["timestamp_anon"]), float(row["value"]))
+                    for row in csv.DictReader(file) if row["request_type"] == request_type and row["value"]]  # fmt: skip
+    except (OSError, KeyError, ValueError) as error:
+        raise UsageError(
+            f"cannot read rates from {path}: {error}", "give qps.csv of cluster-trace-v2026-GenAI"
+        ) from error
+    summed: dict[float, float] = {}
+    for at, value in rows:
+        summed[at] = summed.get(at, 0.0) + value
+    rates = _window([summed[at] for at in sorted(summed)], first, bins)
+    return RateCurve(
+        tuple(rates), bin_us, f"Alibaba cluster-trace-v2026-GenAI qps, {request_type}, bins {first}+{len(rates)}"
+    )
+
+
+def _window(rates: Sequence[float], first: int, bins: int | None) -> Sequence[float]:
+    return rates[first : None if bins is None else first + bins]

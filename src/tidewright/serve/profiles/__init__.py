@@ -1,0 +1,1 @@
+"""Profiles that come with the package, as JSON; each names who measured it."""
