@@ -106,7 +106,9 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("base", type=Path)
     options.add_argument("--quick", action="store_true", help=f"only the first {QUICK} jobs of each trace")
-    options.add_argument("--commands", action="store_true", help="compare what is done to jobs; the base may plan more often")
+    options.add_argument(
+        "--commands", action="store_true", help="compare what is done to jobs; the base may plan more often"
+    )
     options.add_argument("--only", default="", metavar="TEXT", help="cases that contain this text")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--one", metavar="CASE", help=argparse.SUPPRESS)
