@@ -296,3 +296,28 @@ def test_resources_of_hosts_and_shares_in_a_spec() -> None:
     with pytest.raises(UsageError) as caught:
         parse("command: x\ndevices: 2\ncpus: .nan\nmemory: 1KiB\ngpu_milli: 300\n", "j.yaml", ME)
     assert [line.split(":")[1] for line in caught.value.message.splitlines()[1:]] == ["3", "4", "5"]
+
+
+@pytest.mark.parametrize(("text", "milli"), [("0.5", 500), ("50%", 500), ("1", 1000), ("0.001", 1), ("12.5 %", 125)])
+def test_a_fraction_of_a_device(text: str, milli: int) -> None:
+    assert fields.gpu_share(text) == milli
+
+
+@pytest.mark.parametrize("text", ["0", "1.001", "-1", ".nan", "inf", "0.0001", "101%", "%", "half", ""])
+def test_fractions_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        fields.gpu_share(text)
+
+
+def test_the_class_is_that_of_the_share_or_of_the_client() -> None:
+    def fields_of(text: str) -> tuple[object, ...]:
+        (spec,) = parse("command: x\n" + text, "j.yaml", ME).specs
+        return spec.gpu_share, spec.share_class, spec.runtime_class, spec.tier
+
+    assert fields_of("share: 50%\n") == (500, "rt", "be", "standard")
+    assert fields_of("share: 0.5\nclass: be\n") == (500, "be", "be", "basic")
+    assert fields_of("runtime: vision\nclass: rt\n") == (0, "rt", "rt", "standard")
+    for wrong, line in (("class: be\n", "2"), ("share: 0.5\nclass: be\ntier: premium\n", "3"), ("share: 2\n", "2")):
+        with pytest.raises(UsageError) as caught:
+            fields_of(wrong)
+        assert [text.split(":")[1] for text in caught.value.message.splitlines()[1:]] == [line]

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidewright.base.control_groups import Hierarchy
 from tidewright.checkpoint import limits
@@ -30,7 +32,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for name in (*files, "cgroup.procs"):
                 (path / name).touch()
 
-    files = ("cpu.max", "memory.max", "memory.swap.max", "memory.oom.group")
+    files = ("cpu.max", "cpu.weight", "cpu.shares", "memory.max", "memory.swap.max", "memory.oom.group")
     monkeypatch.setattr(Path, "mkdir", mkdir)
     return tmp_path
 
@@ -56,6 +58,52 @@ def test_a_rank_that_is_restored_gets_its_cpus_once_it_is_back(tree: Path) -> No
     made = both.create("tidewright-t-1.0.1", 500, GIB, restored=True)
     assert "cpu.max" not in read(made.groups[0]) and read(made.groups[0])["memory.max"] == str(GIB)
     assert made.late == ((f"{made.groups[0]}/cpu.max", "50000 100000"),)
+
+
+def weights(version: int, tree: Path) -> HostLimits:
+    return HostLimits({"weight": GroupBase(version, tree)})
+
+
+@given(first=st.integers(20, 1000), second=st.integers(20, 1000), version=st.sampled_from((1, 2)))
+def test_weights_are_in_the_proportion_of_the_shares(first: int, second: int, version: int) -> None:
+    one, other = (int(limits._settings(version, "weight", share, Path("/none"))[0][1]) for share in (first, second))
+    assert abs(one / (one + other) - first / (first + second)) < 0.06
+    whole = int(limits._settings(version, "weight", 1000, Path("/none"))[0][1])
+    assert whole == (100 if version == 2 else 1024), "as much as a group that nobody has given a weight"
+
+
+@pytest.mark.parametrize(("version", "file", "least"), [(1, "cpu.shares", "2"), (2, "cpu.weight", "1")])
+def test_a_group_for_idle_time_is_idle_where_the_kernel_has_it_and_of_least_weight_elsewhere(
+    tree: Path, version: int, file: str, least: str
+) -> None:
+    (made,) = weights(version, tree).create("tidewright-t-1", 0, 0, idle=True, weight=300).groups
+    assert not read(made), "it starts like others"
+    (Path(made) / ("cpu.shares" if version == 2 else "cpu.weight")).unlink()
+    limits.set_idle([made, "/gone"], True)
+    assert read(made) == {file: least}
+    limits.set_idle([made, "/gone"], False)
+    assert read(made) == {file: "100" if version == 2 else "1024"}
+    new = tree / "tidewright-t-2"
+    new.mkdir()
+    (new / "cpu.idle").touch()
+    for idle in (True, False, True):
+        limits.set_idle([str(new)], idle)
+        assert read(str(new)) == {"cpu.idle": str(int(idle))}
+
+
+def test_a_restore_is_not_slowed_by_a_weight(tree: Path) -> None:
+    both = HostLimits({kind: GroupBase(2, tree) for kind in ("cpu", "weight")})
+    made = both.create("tidewright-t-1", 500, 0, restored=True, weight=300)
+    (group,) = made.groups
+    assert not read(group)
+    assert made.late == ((f"{group}/cpu.max", "50000 100000"), (f"{group}/cpu.weight", "30"))
+
+
+def test_what_shares_can_be_held_to_depends_on_the_host(tree: Path) -> None:
+    assert HostLimits({}).offers == HostLimits({}, idle_groups=True).offers == frozenset()
+    assert weights(2, tree).offers == {limits.WEIGHTS}
+    assert HostLimits({"weight": GroupBase(2, tree)}, idle_groups=True).offers == {limits.WEIGHTS, limits.IDLE_GROUPS}
+    assert HostLimits({}).create("tidewright-t-1", 0, 0, weight=300, idle=True) == RankLimits()
 
 
 @pytest.mark.parametrize(

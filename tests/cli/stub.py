@@ -15,7 +15,9 @@ from tidewright.base.units import SECOND
 from tidewright.cli.session import Session
 from tidewright.cli.shell import run
 from tidewright.model.job import JobSpec
+from tidewright.model.service import ServiceSpec
 from tidewright.wire import api
+from tidewright.wire.services import ReplicaView, ServiceList, ServiceView
 
 NOW = 1_700_000_000 * SECOND
 
@@ -167,6 +169,29 @@ class Stub:
 
     def forget_rates(self, workload: str) -> api.ActionReply:
         self.calls.append(("forget_rates", workload))
+        return api.ActionReply()
+
+    def services(self) -> ServiceList:
+        replicas = (
+            ReplicaView(job=31, name="vision-1", state="running", version=2),
+            ReplicaView(job=30, name="vision-0", state="stopping", version=1, retired=True),
+        )
+        vision = ServiceView(
+            name="vision", state="updating", version=2, wanted=2, running=1, min_replicas=1, max_replicas=4, tier="premium",
+            devices=1, since=NOW - 5_000_000, ends=3, replicas=replicas, command="python server.py", user="ada",
+        )  # fmt: skip
+        return ServiceList(services=(vision,), now=NOW)
+
+    def deploy(self, service: ServiceSpec) -> api.ActionReply:
+        self.calls.append(("deploy", service))
+        return api.ActionReply(warning="standard is short")
+
+    def scale_service(self, name: str, replicas: int) -> api.ActionReply:
+        self.calls.append(("scale_service", name, replicas))
+        return api.ActionReply()
+
+    def delete_service(self, name: str) -> api.ActionReply:
+        self.calls.append(("delete_service", name))
         return api.ActionReply()
 
     def top(self) -> api.TopView:

@@ -25,13 +25,16 @@ def test_it_follows_submissions_sizes_and_ends() -> None:
     premium = world.submit(4, tier="premium", min_devices=1)
     shared = world.submit(1, tier="standard", gpu_memory=GIB)
     demand = world.engine.book.tier_demand
-    assert demand.at_least(2) == Demand(4, 0, 0)
-    assert demand.at_least(1) == Demand(5, 1, GIB)
+    assert demand.at_least(2) == Demand(4, 0, 0, 0)
+    assert demand.at_least(1) == Demand(5, 1, GIB, 0)
     assert not world.reply(ev.Scale(premium, 2, "s"), "s").error
-    assert demand.at_least(2) == Demand(2, 0, 0)
+    assert demand.at_least(2) == Demand(2, 0, 0, 0)
+    part = world.submit(1, tier="standard", gpu_share=300)
+    assert demand.at_least(1) == Demand(3, 1, GIB, 300)
+    world.tell(ev.Cancel(part))
     world.tell(ev.Cancel(shared))
     world.tell(ev.Cancel(premium))
-    assert demand.at_least(0) == Demand(0, 0, 0)
+    assert demand.at_least(0) == Demand(0, 0, 0, 0)
 
 
 def test_a_forecast_counts_what_others_have_been_scaled_to() -> None:
@@ -48,10 +51,10 @@ def test_a_snapshot_and_a_fork_have_the_same() -> None:
     world.submit(3, tier="standard")
     waiting = world.submit(3, tier="standard")
     again = Engine.restore(world.engine.snapshot()).book.tier_demand
-    assert again.at_least(0) == world.engine.book.tier_demand.at_least(0) == Demand(6, 0, 0)
+    assert again.at_least(0) == world.engine.book.tier_demand.at_least(0) == Demand(6, 0, 0, 0)
     fork = world.engine.fork()
     amend(fork.book, waiting, JobSpec(command=("true",), tier="premium", devices=1))
-    assert fork.book.tier_demand.at_least(2) == Demand(1, 0, 0)
+    assert fork.book.tier_demand.at_least(2) == Demand(1, 0, 0, 0)
     check_all(fork.book)
 
 

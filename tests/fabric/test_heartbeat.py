@@ -15,7 +15,8 @@ from tidewright.fabric.heartbeat import LEAST_S, MOST_S, silence_s, wait_until_s
 from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import FabricNode, Unknown
 from tidewright.model.node import NodeSpec
-from tidewright.wire.agent import Inventory, RpcRequest, RpcResponse, decode, encode, heartbeat_socket, raw
+from tidewright.wire.agent import Inventory, RpcRequest, RpcResponse, heartbeat_socket
+from tidewright.wire.framing import decode, encode, raw
 
 from ..live import virtual
 

@@ -12,7 +12,8 @@ from tidewright.base.errors import NotFound, WorldError
 from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import Unknown
 from tidewright.model.node import NodeSpec
-from tidewright.wire.agent import Inventory, JobReport, Push, RpcRequest, RpcResponse, decode, encode, raw
+from tidewright.wire.agent import Inventory, JobReport, Push, RpcRequest, RpcResponse
+from tidewright.wire.framing import decode, encode, raw
 
 INVENTORY = Inventory(node=NodeSpec(name="n1"), incarnation="boot", epoch=0, pid=1)
 REPORT = JobReport(job=1, attempt=0, state="running")

@@ -11,7 +11,8 @@ from tidewright.base.errors import NotFound
 from tidewright.fabric.protocol import FabricNode
 from tidewright.fabric.several import SeveralFabric
 from tidewright.model.node import NodeSpec
-from tidewright.wire.agent import Inventory, JobReport, Push, RpcRequest, RpcResponse, decode, encode, raw
+from tidewright.wire.agent import Inventory, JobReport, Push, RpcRequest, RpcResponse
+from tidewright.wire.framing import decode, encode, raw
 
 
 class Agent:

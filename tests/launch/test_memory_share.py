@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launch.gang import INJECT
-from tidewright.launch.memory_share import FRACTION, MPS, compute, fraction, variables
+from tidewright.launch.memory_share import FRACTION, LIMITS, within
 
-GIB = 2**30
 STUB = '''
 """The part of torch.cuda that the wrapper relies on (torch/cuda/__init__.py and memory.py of 2.x)."""
 from . import memory
@@ -53,44 +52,24 @@ print(torch.cuda.calls[2:])
 """
 
 
-@given(st.integers(1, 2**45), st.integers(1, 2**45), st.integers(1, 64))
-def test_processes_together_never_get_more_than_the_share(share: int, device: int, sharers: int) -> None:
-    part = fraction(share, device, sharers)
-    assert 0 <= part < 1
-    assert part == 0.001 or round(part * 1000) * device * sharers <= share * 1000
+NUMBERS = st.sampled_from(("", "0", "-1", "x", "0.1", "10", "30", "90", "100"))
 
 
-@pytest.mark.parametrize(
-    ("own", "milli", "sharers", "percent"),
-    [
-        ({}, 300, 1, "30"),
-        ({}, 300, 2, "15"),
-        ({}, 1, 1, "0.1"),
-        ({MPS: "10"}, 300, 1, "10"),
-        ({MPS: "90"}, 300, 1, "30"),
-    ],
+@given(
+    st.dictionaries(st.sampled_from(LIMITS), NUMBERS),
+    st.dictionaries(st.sampled_from((*LIMITS, "OTHER")), st.just("30")),
 )
-def test_a_share_of_compute_is_said_to_mps(own: dict[str, str], milli: int, sharers: int, percent: str) -> None:
-    assert compute(own, milli, sharers) == {MPS: percent}
+def test_a_limit_of_the_users_own_stays_when_it_is_lower(own: dict[str, str], granted: dict[str, str]) -> None:
+    found = within(own, granted)
+    assert found.keys() == granted.keys(), "nothing is added, and what was granted is set"
+    for name, text in found.items():
+        assert text == (own[name] if name in LIMITS and own.get(name) in ("0.1", "10") else granted[name])
 
 
-@pytest.mark.parametrize("milli", [0, 1000])
-def test_without_a_share_of_compute_nothing_is_said_to_mps(milli: int) -> None:
-    assert compute({MPS: "10"}, milli) == {}
-
-
-def test_a_limit_of_the_users_own_stays_when_it_is_lower() -> None:
-    assert variables({}, 12 * GIB, 40 * GIB)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.3"
-    assert (
-        variables({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".2"}, 12 * GIB, 40 * GIB)["XLA_PYTHON_CLIENT_MEM_FRACTION"]
-        == ".2"
-    )
-    assert (
-        variables({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}, 12 * GIB, 40 * GIB)["XLA_PYTHON_CLIENT_MEM_FRACTION"]
-        == "0.3"
-    )
-    assert variables({}, 12 * GIB, 40 * GIB, 2)["TIDEWRIGHT_GPU_MEMORY_MIB"] == "6144"
-    assert variables({}, 0, 40 * GIB) == variables({}, 40 * GIB, 40 * GIB) == {}
+def test_a_priority_is_not_the_users_to_choose() -> None:
+    assert within({"CUDA_MPS_CLIENT_PRIORITY": "0"}, {"CUDA_MPS_CLIENT_PRIORITY": "1"}) == {
+        "CUDA_MPS_CLIENT_PRIORITY": "1"
+    }
 
 
 def run(tmp_path: Path, program: str, **env: str) -> subprocess.CompletedProcess[str]:

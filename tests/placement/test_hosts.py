@@ -70,7 +70,7 @@ def everything(board: Board, request: Request) -> Iterator[Allocation]:
     for counts in itertools.product(*(range(free.bit_count() + 1) for free in board.free)):
         if sum(counts) == request.count:
             parts = tuple(Part(node, lowest(board.free[node], take)) for node, take in enumerate(counts) if take)
-            allocation = request.with_resources(parts)
+            allocation = request.with_resources(parts, board.layout)
             kinds = {board.layout.node_kind[part.node] for part in parts}
             if len(kinds) == 1 and request.reject(allocation, board.layout) is None and board.fits(allocation):
                 yield allocation

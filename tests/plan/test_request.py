@@ -109,7 +109,7 @@ def test_packers_find_nothing_that_is_rejected_and_all_that_is_not(wanted, used)
         for at, free in enumerate(board.free):
             if free.bit_count() >= wanted.count:
                 share = wanted.share_milli(at, LAYOUT) if wanted.shares else 1000
-                here = wanted.with_resources((Part(at, lowest(free, wanted.count), share),))
+                here = wanted.with_resources((Part(at, lowest(free, wanted.count), share),), LAYOUT)
                 assert wanted.reject(here, LAYOUT) is not None
 
 

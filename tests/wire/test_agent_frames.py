@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from tidewright.wire.agent import (
     ErrorReply,
-    FrameError,
-    Framer,
     JobReport,
     LaunchArgs,
     Line,
@@ -20,10 +18,8 @@ from tidewright.wire.agent import (
     RankSeat,
     RpcRequest,
     RpcResponse,
-    decode,
-    encode,
-    raw,
 )
+from tidewright.wire.framing import FrameError, Framer, decode, encode, raw
 
 
 @given(st.lists(st.binary(max_size=20).filter(lambda part: b"\n" not in part)), st.lists(st.integers(0, 60)))

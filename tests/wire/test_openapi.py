@@ -70,6 +70,8 @@ def test_the_document_allows_what_the_validators_take(field: str, value: Any) ->
     whole = {"command": ["x"], field: value}
     if field == "min_devices":
         whole["devices"] = 65_536
+    if value == "be":
+        whole |= {"gpu_share": 500, "tier": "basic"}
     assert _shown("JobSpec", whole) == _enforced(whole), whole if len(str(whole)) < 300 else field
 
 

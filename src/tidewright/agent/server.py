@@ -12,20 +12,8 @@ from typing import Any
 
 from ..base.atomic import write_atomically
 from ..base.errors import UsageError, WorldError
-from ..wire.agent import (
-    ARGS,
-    ErrorReply,
-    FrameError,
-    Framer,
-    HealthPush,
-    JobReport,
-    Push,
-    RpcRequest,
-    RpcResponse,
-    decode,
-    encode,
-    raw,
-)
+from ..wire.agent import ARGS, ErrorReply, HealthPush, JobReport, Push, RpcRequest, RpcResponse
+from ..wire.framing import FrameError, Framer, decode, encode, raw
 from ..wire.socket_file import SocketFile
 from ..wire.trust import peer_uid
 

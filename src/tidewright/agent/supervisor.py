@@ -34,6 +34,7 @@ from .processes.memory_guard import MemoryGuard, enforcement
 from .processes.rank import Rank
 from .processes.rank_dir import complaints
 from .processes.rank_steps import RankSteps
+from .processes.shares import AttemptShares
 from .processes.shim_watch import ShimWatch
 from .services import Services, boottime, failure, logged, nothing, now
 
@@ -65,8 +66,13 @@ class Supervisor:
         self.attempts: dict[Key, Attempt] = {}
         self.memory = MemoryGuard(node_context.backend, self.feed, self.attempts, rules)
         self._watcher = ShimWatch(self._shim_gone)
+        self.shares = AttemptShares(node_context.backend, node_context.limits, self.attempts)
         self.steps = RankSteps(
-            node_context, drivers, self._watcher, lambda args: enforcement(args, node.kind, self.memory.rules)
+            node_context,
+            drivers,
+            self._watcher,
+            lambda args: enforcement(args, node.kind, self.memory.rules),
+            self.shares,
         )
         self.services: Services | None = None
         self._images: ImageSteps | None = None
@@ -175,7 +181,7 @@ class Supervisor:
         return {
             do.AnswerRequest: lambda _, answer: self._answers.update({answer.ask: answer.report}),
             do.Refuse: self._refuse,
-            do.PublishReport: lambda _, news: self._publish(news.report),
+            do.PublishReport: self._report,
             do.Log: lambda _, line: log.log(LEVELS[line.level], "%s", line.text),
             do.StartTimer: self._start_timer,
             do.CancelTimer: lambda _, timer: self._timers.pop(timer.timer).cancel(),
@@ -198,6 +204,12 @@ class Supervisor:
         else:
             self._answers[refusal.ask] = refusal.error
 
+    def _report(self, attempt: Attempt | None, news: do.PublishReport) -> None:
+        """What an attempt no longer has of a device is released first: by its report others are placed there."""
+        if attempt is not None and attempt.key in self.attempts:
+            self.shares.follow(attempt)
+        self._publish(news.report)
+
     def _grant(self, ask: int) -> None:
         granted = self._holds.get(ask)
         if granted is not None and not granted.done():
@@ -218,6 +230,7 @@ class Supervisor:
             self.services.rendezvous.close(attempt.args.job)
         self._log_cap.look(attempt.cappable_logs())
         attempt.remove()
+        self.shares.release(attempt.key)
         self._groups.clear_attempt(attempt.key)
 
     def _adopt_rendezvous(self, attempt: Attempt, _: do.AdoptRendezvous) -> None:
@@ -343,7 +356,7 @@ class Supervisor:
                 log.error("%s; moved aside", error)
                 directory.rename(directory.with_name(f".damaged.{directory.name}.{int(boottime())}"))
                 continue
-            self._known(attempt)
+            self.shares.follow(self._known(attempt))
             endings = {rank.number: rank.ending() for rank in attempt.ranks} if attempt.over else {}
             outcomes = {number: outcome for number, outcome in endings.items() if outcome is not None}
             self.feed(ev.Adopted(attempt.args, attempt.record, attempt.logs(), outcomes))

@@ -1,8 +1,10 @@
-"""Limits of CPUs and memory for the processes of one rank, by cgroup v2 or v1: by whichever holds each controller here.
+"""Limits of CPUs and memory for the processes of one rank, and its weight among others on the same CPUs, by cgroup v2 or v1: by
+whichever holds each controller here.
 
 With v2 a rank has one group, which is its freezer group too; with v1 it has one in the hierarchy of each controller. Where no
 group can be made the rank runs without its limit, and ``HostLimits.lacking`` says why and what to do.
-Documentation/admin-guide/cgroup-v2.rst (cpu.max, memory.max); cgroup-v1/memory.rst; scheduler/sched-bwc.rst.
+Documentation/admin-guide/cgroup-v2.rst (cpu.max, cpu.weight, cpu.idle, memory.max); cgroup-v1/memory.rst;
+scheduler/sched-bwc.rst; kernel/sched/core.c (cpu.shares and cpu.idle of v1).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +20,16 @@ from .cgroup import LEAF, CgroupV2, Freezer, ours, places, remove
 
 PERIOD_US, LONG_PERIOD_US = 100_000, 1_000_000
 """The kernel's default period, and its longest: a quota may not be below 1 ms (sched-bwc.rst)."""
-CPU, MEMORY = "cpu", "memory"
+CPU, MEMORY, WEIGHT = "cpu", "memory", "weight"
+_CONTROLLER = {CPU: "cpu", WEIGHT: "cpu", MEMORY: "memory"}
+WEIGHTS, IDLE_GROUPS = "cpu weights", "idle groups"
+"""What a host may offer to shares of a device (devices.protocol.ShareMeans)."""
 _V1: dict[str, tuple[str, ...]] = {
     CPU: ("cpu.cfs_period_us", "cpu.cfs_quota_us"), MEMORY: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
 }  # fmt: skip
 _V2: dict[str, tuple[str, ...]] = {CPU: ("cpu.max",), MEMORY: ("memory.max", "memory.swap.max", "memory.oom.group")}
+_PACES = {"cpu.idle": ("1", "0"), "cpu.weight": ("1", "100"), "cpu.shares": ("2", "1024")}
+"""Files of a CPU group, of which the first that it has is written: for idle CPU time, and the kernel's default."""
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")
 """Files that kernels without accounting of swap, and those before 4.19, do not have."""
 REMEDY = "run tide up as root, or in a group of its own: systemd-run --user --scope -p Delegate=yes tide up"
@@ -50,8 +58,12 @@ class RankLimits(NamedTuple):
 class HostLimits:
     """The controllers that work for this process. ``why``: of those that do not, what is in the way."""
 
-    def __init__(self, controllers: dict[str, GroupBase], why: str = "") -> None:
+    def __init__(self, controllers: dict[str, GroupBase], why: str = "", *, idle_groups: bool = False) -> None:
         self._controllers, self._why = controllers, why
+        self.offers = frozenset(
+            [WEIGHTS] * (WEIGHT in controllers) + [IDLE_GROUPS] * (idle_groups and WEIGHT in controllers)
+        )
+        """What shares of a device can be held to here: CPU weights, and groups that are idle (cpu.idle, kernels since 5.15)."""
 
     @property
     def missing(self) -> str:
@@ -60,26 +72,33 @@ class HostLimits:
         return self._unenforced(lacking) if lacking else ""
 
     def _unenforced(self, lacking: list[str]) -> str:
-        remedy = REMEDY if os.geteuid() else REMEDY_OF_ROOT
-        return f"{' and '.join(lacking)} not enforced: {self._why or 'no such controller here'}; {remedy}"
+        return f"{' and '.join(lacking)} not enforced: {self._why or 'no such controller here'}; {self.remedy}"
 
-    def create(self, name: str, cpus_milli: int, memory: int, *, restored: bool = False) -> RankLimits:
-        """Make the groups of a rank; zero: no such limit. What cannot be limited here is left out. Raises OSError."""
+    @property
+    def remedy(self) -> str:
+        """What to do where groups cannot be made."""
+        return REMEDY if os.geteuid() else REMEDY_OF_ROOT
+
+    def create(
+        self, name: str, cpus_milli: int, memory: int, *, restored: bool = False, weight: int = 0, idle: bool = False
+    ) -> RankLimits:
+        """Make the groups of a rank; zero: no such limit. ``weight``: CPU time under contention, where a group without one has
+        1000; ``idle``: one for ``set_idle``. What cannot be had here is left out. Raises OSError."""
         groups: dict[str, bool] = {}
         late: list[Setting] = []
         memory_group = ""
-        for kind, amount in ((MEMORY, memory), (CPU, cpus_milli)):
+        for kind, amount in ((MEMORY, memory), (CPU, cpus_milli), (WEIGHT, int(idle) or weight)):
             controller = self._controllers.get(kind) if amount else None
             if controller is None:
                 continue
             path = controller.base / name
             path.mkdir(exist_ok=True)
             groups[str(path)] = True
-            settings = _settings(controller.version, kind, amount, path)
+            settings = [] if idle and kind == WEIGHT else _settings(controller.version, kind, amount, path)
             if kind == MEMORY:
                 memory_group = str(path)
             elif restored:
-                late, settings = settings, []
+                late, settings = [*late, *settings], []
             try:
                 apply(settings)
             except OSError:
@@ -117,6 +136,11 @@ def apply(settings: list[Setting]) -> None:
 
 
 def _settings(version: int, kind: str, amount: int, group: Path) -> list[Setting]:
+    if kind == WEIGHT:
+        file, weight = (
+            ("cpu.weight", max(1, round(amount / 10))) if version == 2 else ("cpu.shares", max(2, amount * 128 // 125))
+        )
+        return [(str(group / file), str(weight))]
     names, texts = (_V2 if version == 2 else _V1)[kind], tuple[str, ...]()
     if kind == MEMORY:
         texts = (str(amount), "0", "1") if version == 2 else (str(amount), str(amount))
@@ -127,6 +151,16 @@ def _settings(version: int, kind: str, amount: int, group: Path) -> list[Setting
     return [(str(group / name), text) for name, text in zip(names, texts, strict=True)]
 
 
+def set_idle(groups: Iterable[str], idle: bool) -> None:
+    """Have groups of ranks run in CPU time that nothing else wants, or like others. Removed ones are passed over."""
+    for group in map(Path, groups):
+        for name, (least, usual) in _PACES.items():
+            if (group / name).exists():
+                with contextlib.suppress(OSError):
+                    (group / name).write_text(least if idle else usual)
+                break
+
+
 # -- what works here ----------------------------------------------------------------------------------------------------
 
 
@@ -135,16 +169,18 @@ def detect(freezer: Freezer) -> HostLimits:
     a group with controllers cannot hold processes. ``freezer``: ranks are in its groups."""
     found: dict[str, GroupBase] = {}
     why: dict[str, bool] = {}
+    idle_groups = False
     for version, controllers, base in _places(freezer):
-        for kind in (CPU, MEMORY):
-            if kind in found or kind not in controllers:
+        for kind in (CPU, MEMORY, WEIGHT):
+            if kind in found or _CONTROLLER[kind] not in controllers:
                 continue
             try:
-                _try(GroupBase(version, base), kind)
+                files = _try(GroupBase(version, base), kind)
                 found[kind] = GroupBase(version, base)
+                idle_groups = idle_groups or (kind == WEIGHT and "cpu.idle" in files)
             except OSError as error:
                 why[f"{error.filename or base}: {error.strerror}"] = True
-    return HostLimits(found, "; ".join(why))
+    return HostLimits(found, "; ".join(why), idle_groups=idle_groups)
 
 
 def _places(freezer: Freezer) -> list[tuple[int, tuple[str, ...], Path]]:
@@ -160,16 +196,17 @@ def _places(freezer: Freezer) -> list[tuple[int, tuple[str, ...], Path]]:
     return found
 
 
-def _try(controller: GroupBase, kind: str) -> None:
-    """Make a group with a limit and remove it. Raises OSError."""
+def _try(controller: GroupBase, kind: str) -> frozenset[str]:
+    """Make a group with a limit and remove it; the names of the files it had. Raises OSError."""
     if controller.version == 2:
-        _enable(controller.base, kind)
+        _enable(controller.base, _CONTROLLER[kind])
     probe = controller.base / f"tidewright-probe-{os.getpid()}"
     probe.mkdir(exist_ok=True)
     try:
-        apply(_settings(controller.version, kind, 1000 if kind == CPU else 2**30, probe))
+        apply(_settings(controller.version, kind, 2**30 if kind == MEMORY else 1000, probe))
         if not os.access(probe / "cgroup.procs", os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(probe / "cgroup.procs"))
+        return frozenset(os.listdir(probe))
     finally:
         remove((str(probe),))
 

@@ -22,7 +22,8 @@ _WIDEST = 10_000
 STATE_STYLE = {
     "running": "green", "starting": "cyan", "resuming": "cyan", "queued": "yellow", "held": "yellow",
     "suspending": "magenta", "suspended": "magenta", "stopping": "magenta", "completed": "dim", "cancelled": "dim",
-    "failed": "red", "timeout": "red", "up": "green", "draining": "yellow", "silent": "yellow", "down": "red",
+    "failed": "red", "timeout": "red", "up": "green",
+    "ready": "green", "updating": "cyan", "deleting": "magenta", "draining": "yellow", "silent": "yellow", "down": "red",
 }  # fmt: skip
 
 

@@ -34,6 +34,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "checkpoint": "Take an image of a job now; it runs on.",
         "cancel": "End jobs.",
     },
+    "Services": {
+        "serve": "Keep replicas of a server running.",
+    },
     "Pool": {
         "up": "Start Tidewright on this machine.",
         "down": "Stop it; jobs run on.",
@@ -69,7 +72,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Every command with its one-line help, so that ``tide --help`` loads none of them."""
 SUMMARY = {name: text for section in SECTIONS.values() for name, text in section.items()}
-_PACKAGES = {"Jobs": ".jobs", "Pool": ".pool", "Kubernetes": ".kube"}
+_PACKAGES = {"Jobs": ".jobs", "Pool": ".pool", "Services": ".serve", "Kubernetes": ".kube"}
 """Section to the sub-package of its commands; those of other sections lie in this one."""
 _MODULES = {name: f"{_PACKAGES.get(section, '')}.{name}" for section, names in SECTIONS.items() for name in names}
 

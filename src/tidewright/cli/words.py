@@ -48,10 +48,11 @@ def short_of_target(job: JobView) -> bool:
 
 
 def places(held: tuple[DeviceHeld, ...]) -> str:
-    """``n1[0-3]+n2[0]``; a share as ``n1[0]@25%``; a client of a runtime, which has no device, as ``n1``."""
+    """``n1[0-3]+n2[0]``; a share as ``n1[0]@25%``, a best-effort one as ``n1[0]@be``; a client of a runtime, which has no
+    device, as ``n1``."""
     return "+".join(
         (f"{place.node}[{ranges(place.devices)}]" if place.devices else place.node)
-        + (f"@{place.milli / 10:.0f}%" if place.milli < 1000 else "")
+        + ("@be" if place.best_effort else f"@{place.milli / 10:.0f}%" if place.milli < 1000 else "")
         for place in held
     )
 

@@ -11,7 +11,9 @@ from ..base.errors import UsageError
 from ..base.units import counted
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 from .host import host_cpus, host_memory
-from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
+from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage, ShareGrant, Slice
+from .share_grants import slot_grant
+from .shares import ShareTable
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -40,6 +42,7 @@ class CpuBackend:
             raise UsageError(f"{slots} CPU slots", f"ask for 1 to {MAX_DEVICES_PER_NODE}")
         self._node, self._cores, self._slots, self._memory = name, cores, slots, memory
         self._cpus = host_cpus(len(cores))
+        self._shares = ShareTable(slots, memory // slots)
 
     def discover(self) -> NodeSpec:
         shared = self._slots > len(self._cores)
@@ -72,6 +75,16 @@ class CpuBackend:
         threads = max(1, len(self._cores) // self._slots * len(devices) // sharers)
         cpus = tuple(sorted({core for slot in devices for core in self.cores_of(slot)}))
         return DeviceEnvironment({**dict.fromkeys(THREAD_VARIABLES, str(threads)), "CUDA_VISIBLE_DEVICES": ""}, cpus)
+
+    def share(self, part: Slice) -> ShareGrant:
+        self._shares.add(part)
+        return slot_grant(part)
+
+    def release(self, holder: str) -> None:
+        self._shares.release(holder)
+
+    def shares(self) -> tuple[Slice, ...]:
+        return self._shares.all()
 
     def usage(self) -> tuple[DeviceUsage, ...]:
         """Not measured here: the cores do others' work too, and that of the slots that share them."""

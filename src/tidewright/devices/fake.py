@@ -13,7 +13,9 @@ from ..base.errors import WorldError
 from ..model.node import NodeSpec
 from .cpu import check_indices
 from .faults import FaultLog
-from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
+from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage, ShareGrant, Slice
+from .share_grants import gpu_grant, slot_grant
+from .shares import ShareTable
 
 SCRIPT = "TIDE_FAKE_DEVICES"
 
@@ -27,8 +29,8 @@ def open_backend(name: str, slots: int = 0) -> FakeBackend:
 
 
 class FakeBackend:
-    """Set ``sick`` (index to note), ``silent`` (every question fails), ``load`` (index to percent) or ``held`` (index to
-    bytes by process) at any time."""
+    """Set ``sick`` (index to note), ``silent`` (every question fails), ``load`` (index to percent), ``held`` (index to
+    bytes by process) or ``mps`` (folder of an MPS control daemon) at any time. Shares of kind ``cpu`` are those of CPU slots."""
 
     name = "fake"
     look_s = 0.2
@@ -44,9 +46,11 @@ class FakeBackend:
             cpus=devices,
             uuids=tuple(f"FAKE-{index:04d}" for index in range(devices)),
         )
+        self._shares = ShareTable(devices, memory)
         self.sick: dict[int, str] = {}
         self.load: dict[int, float] = {}
         self.held: dict[int, dict[int, int]] = {}
+        self.mps: Path | None = None
         self.silent = False
         self.closed = False
         self.faults = FaultLog()
@@ -109,6 +113,18 @@ class FakeBackend:
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         check_indices(devices, self._spec.devices)
         return DeviceEnvironment({"FAKE_VISIBLE_DEVICES": ",".join(self._spec.uuids[index] for index in devices)})
+
+    def share(self, part: Slice) -> ShareGrant:
+        self._shares.add(part)
+        if self._spec.kind == "cpu":
+            return slot_grant(part)
+        return gpu_grant(part, self._spec.device_memory, self.mps)
+
+    def release(self, holder: str) -> None:
+        self._shares.release(holder)
+
+    def shares(self) -> tuple[Slice, ...]:
+        return self._shares.all()
 
     def usage(self) -> tuple[DeviceUsage, ...]:
         return tuple(self._load(index) for index in self._ask())

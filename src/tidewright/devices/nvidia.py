@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections import Counter
@@ -14,7 +15,11 @@ from ..model.node import NodeSpec
 from .cpu import check_indices
 from .faults import FaultLog
 from .host import host_cpus, host_memory
-from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage
+from .mps import answers as mps_answers
+from .mps import pipes_of
+from .protocol import DeviceEnvironment, DeviceHealth, DeviceUsage, ShareGrant, Slice
+from .share_grants import gpu_grant
+from .shares import ShareTable
 from .xids import CriticalErrors, answers, recovery_action, text
 
 
@@ -65,6 +70,7 @@ class NvidiaBackend:
         self._needed_reset: dict[int, bool] = {}
         self._open = True
         self._spec = self._describe(node, kind, sorted({other for other in kinds if other != kind}))
+        self._shares = ShareTable(self._spec.devices, self._spec.device_memory)
         self._errors = CriticalErrors(nvml, self._handles, self._spec.uuids)
 
     def _describe(self, node: str, kind: str, others: list[str]) -> NodeSpec:
@@ -110,6 +116,18 @@ class NvidiaBackend:
         check_indices(devices, len(self._handles))
         shown = ",".join(self._spec.uuids[index] for index in devices)
         return DeviceEnvironment({"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+
+    def share(self, part: Slice) -> ShareGrant:
+        """Asked each time whether MPS runs: an operator may start or stop it."""
+        self._shares.add(part)
+        pipes = pipes_of(os.environ)
+        return gpu_grant(part, self._spec.device_memory, pipes if mps_answers(pipes / "control") else None)
+
+    def release(self, holder: str) -> None:
+        self._shares.release(holder)
+
+    def shares(self) -> tuple[Slice, ...]:
+        return self._shares.all()
 
     def usage(self) -> tuple[DeviceUsage, ...]:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -40,6 +40,59 @@ class DeviceEnvironment(Struct, frozen=True):
     cpus: tuple[int, ...] = ()
 
 
+class Slice(Struct, frozen=True):
+    """What ``holder`` has of one device. An equal part of it is for each of ``ranks`` processes.
+
+    Compute of class ``rt`` is set aside, and its work goes first; of class ``be`` (best effort) none is, and its work runs in
+    what the others leave. A ``frozen`` holder's processes are stopped: they need no compute, and their memory stays where it is.
+    """
+
+    holder: str
+    device: int
+    compute: int = 0
+    """Thousandths of the device; 0: none is set aside."""
+    memory: int = 0
+    """Bytes; 0: not asked for."""
+    share_class: Literal["rt", "be"] = "rt"
+    ranks: int = 1
+    frozen: bool = False
+
+    @property
+    def set_aside(self) -> int:
+        """Thousandths of the device's compute that no other holder can have."""
+        return self.compute if self.share_class == "rt" and not self.frozen else 0
+
+
+class ShareMeans(Struct, frozen=True):
+    """A way to hold a share to what it has; ``text`` says it in one line.
+
+    ``needs``: what the host must offer for it, which the agent knows (``checkpoint.limits.HostLimits.offers``); empty: nothing.
+    """
+
+    level: str
+    text: str
+    needs: Literal["", "cpu weights", "idle groups"] = ""
+
+
+COUNTED_ONLY = "counted only"
+"""The level of what is counted when shares are placed, and enforced by nothing."""
+
+
+class ShareGrant(Struct, frozen=True):
+    """What each rank of a share gets, and the means by which it is enforced: of each kind those that may serve, strongest first;
+    none where nothing was asked for."""
+
+    env: dict[str, str] = {}
+    """Variables; where a number is a limit (launch.memory_share), a lower one of the program's own stays."""
+    weight: int = 0
+    """CPU time under contention, relative to 1000 of a rank without a share; 0: like such a rank."""
+    idle: bool = False
+    """It is to run only in CPU time that nothing else wants."""
+    compute: tuple[ShareMeans, ...] = ()
+    memory: tuple[ShareMeans, ...] = ()
+    share_class: tuple[ShareMeans, ...] = ()
+
+
 class Backend(Protocol):
     """One node's devices, all of one kind, numbered from 0. Methods may be called from any thread, one at a time."""
 
@@ -59,6 +112,19 @@ class Backend(Protocol):
 
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         """What a rank on ``devices`` gets when ``sharers`` ranks share them. Raises UsageError for unknown indices."""
+        ...
+
+    def share(self, part: Slice) -> ShareGrant:
+        """Set a part of a device aside; in place of what its holder had until now. Raises UsageError, and changes nothing,
+        when the device has not so much left: rt compute adds up to 1000 at most, memory (not of frozen ones) to the device's."""
+        ...
+
+    def release(self, holder: str) -> None:
+        """The holder has no part of a device any more. Harmless for unknown ones."""
+        ...
+
+    def shares(self) -> tuple[Slice, ...]:
+        """Every part that is set aside, by device and holder."""
         ...
 
     def usage(self) -> tuple[DeviceUsage, ...]:

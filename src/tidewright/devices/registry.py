@@ -10,7 +10,7 @@ import msgspec
 from ..base.errors import UsageError, WorldError
 from ..base.registry import Registry
 from ..model.node import NodeSpec
-from .protocol import Backend, DeviceEnvironment, DeviceHealth, DeviceUsage
+from .protocol import Backend, DeviceEnvironment, DeviceHealth, DeviceUsage, ShareGrant, Slice
 
 backends = Registry(
     "device backend",
@@ -53,6 +53,15 @@ class StandIn:
 
     def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
         return self._inner.environment(devices, sharers)
+
+    def share(self, part: Slice) -> ShareGrant:
+        return self._inner.share(part)
+
+    def release(self, holder: str) -> None:
+        self._inner.release(holder)
+
+    def shares(self) -> tuple[Slice, ...]:
+        return self._inner.shares()
 
     def usage(self) -> tuple[DeviceUsage, ...]:
         return self._inner.usage()

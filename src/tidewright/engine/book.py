@@ -31,6 +31,7 @@ from .commands import Command, Reply
 from .image_catalog import ImageCatalog
 from .ledger import PoolLedger, accrue, start_service, stop_service
 from .nodes.outages import Outages
+from .services.records import ServiceBook
 from .settings import EngineSettings
 from .tier_demand import TierDemand
 from .wall_time import Offsets
@@ -59,9 +60,9 @@ class Book(ImageCatalog):
         self.allocations: dict[int, Allocation] = {}
         self.reservations: dict[int, Allocation] = {}
         self.avoided: dict[int, int] = {}
-        """Job to the set of nodes (as an int) that refused to launch it. These four and ``homes`` are what planners see of the
+        """Job to the set of nodes (an int) that refused to launch it. These four and ``image_nodes`` are what planners see of the
         records; they are copied while a view is alive (``own``)."""
-        self.board, self.phys = Board(Layout.of(())), Board(Layout.of(()))
+        self.board, self.phys, self.services = Board(Layout.of(())), Board(Layout.of(())), ServiceBook()
         self.nodes: dict[str, int] = {}
         self.incarnations: dict[str, str] = {}
         self.node_down: dict[int, Cause | str] = {}
@@ -89,8 +90,6 @@ class Book(ImageCatalog):
         """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}
         self.out: list[Command] = []
-
-    # -- views ------------------------------------------------------------------------------------------------------
 
     def view(self) -> View:
         """Everything a planner may know, frozen now. Costs microseconds."""
@@ -201,7 +200,7 @@ class Book(ImageCatalog):
         if record.frozen_memory is None:
             return reserved
         frozen_memory.drop(self.board, self.phys, record)
-        allocation = request_of(self.board.layout, record.spec).with_resources(reserved)
+        allocation = request_of(self.board.layout, record.spec).with_resources(reserved, self.board.layout)
         self.board.release(reserved)
         self.board.acquire(allocation)
         return allocation
@@ -356,7 +355,7 @@ class Book(ImageCatalog):
         """Drop every trace of an ended job except its outcome."""
         spec = self.specs.pop(job)
         devices = self.jobs[job].size_override or spec.devices
-        self.tier_demand.add(spec.tier_rank, devices, spec.gpu_memory, -1)
+        self.tier_demand.add(spec.tier_rank, devices, spec.gpu_memory, spec.compute_milli, -1)
         if spec.elastic:
             self.elastic_jobs -= 1
         self.table.remove(job)

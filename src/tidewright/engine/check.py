@@ -123,6 +123,9 @@ def check_all(book: Book) -> None:
         raise Bug(f"states count {book.counts}, jobs are {len(book.specs)}")
     if book.tier_demand.sums != (counted := TierDemand.of(book.table).sums):
         raise Bug(f"tiers ask for {counted}, and {book.tier_demand.sums} is kept")
+    made = {job: name for name, record in book.services.records.items() for job in record.replicas if job in book.specs}
+    if made != {job: spec.service for job, spec in book.specs.items() if spec.service}:
+        raise Bug(f"services have the replicas {made}; other jobs say that they are replicas")
     book.ledger.advance(book.now)
     charged = book.ledger.retired_total + book.ledger.open_total(book.jobs.values(), book.now)
     if charged != book.ledger.held_total:

@@ -16,6 +16,7 @@ from .check import check_all, check_touched
 from .commands import Command, PlanRequest
 from .nodes import node_events
 from .requests import admission, hold, user_requests
+from .services import replicas
 from .settings import EngineSettings
 from .snapshots.snapshot import dump, load
 from .termination import withdraw_of_ended
@@ -49,6 +50,9 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.ForecastMade: start_forecasts.forecast_made,
     ev.RatesLearnt: rates.learn,
     ev.ForgetRates: user_requests.forget_rates,
+    ev.DeployService: replicas.deploy,
+    ev.ScaleService: replicas.scale,
+    ev.DeleteService: replicas.delete,
 }
 
 
@@ -114,6 +118,7 @@ class Engine:
         if book.outages.changed:
             node_events.settle(book)
         runtime_clients.settle(book)
+        replicas.settle(book)
         withdraw_of_ended(book)
         self._request_plan()
         book.board.forget_marks()

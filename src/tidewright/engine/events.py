@@ -14,6 +14,7 @@ from ..model.failure import RankFailure
 from ..model.job import JobSpec
 from ..model.node import DeviceFault, NodeSpec
 from ..model.rate import LearntRates
+from ..model.service import ServiceSpec
 from ..plan.plan import Plan
 
 
@@ -288,6 +289,28 @@ class ForgetRates(Struct, frozen=True, tag=True, omit_defaults=True):
     op_id: str = ""
 
 
+class DeployService(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user deploys a service, or another version of one."""
+
+    service: ServiceSpec
+    op_id: str = ""
+
+
+class ScaleService(Struct, frozen=True, tag=True, omit_defaults=True):
+    """So many replicas of a service are wanted, within its bounds."""
+
+    name: str
+    replicas: int
+    op_id: str = ""
+
+
+class DeleteService(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user wants a service and its replicas to end."""
+
+    name: str
+    op_id: str = ""
+
+
 class Tick(Struct, frozen=True, tag=True):
     """Nothing happened but time: timers that are due fire."""
 
@@ -297,5 +320,5 @@ Event: TypeAlias = (
     | Exited | NodeHealth
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
-    | ForecastMade | RatesLearnt | ForgetRates
+    | ForecastMade | RatesLearnt | ForgetRates | DeployService | ScaleService | DeleteService
 )  # fmt: skip

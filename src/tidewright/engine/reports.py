@@ -288,6 +288,8 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
         book.forced = True
     elif kind == "cordon":
         refusals.expired(book, token)
+    elif kind == "service":
+        book.services.changed.update(dict.fromkeys(book.services.records, True))
     elif job in book.jobs:
         _job_timer(book, kind, job, token)
 

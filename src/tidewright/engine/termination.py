@@ -62,6 +62,8 @@ def _end_one(
         )
     )  # fmt: skip
     book.forget(job, state)
+    if spec.service:
+        book.services.changed[spec.service] = True
     runtime = book.jobs.get(record.runtime_job)
     if runtime is not None and runtime.runtime_clients:
         runtime.runtime_clients.pop(job, None)

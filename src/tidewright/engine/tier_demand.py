@@ -10,18 +10,20 @@ from ..model.table import JobTable
 
 
 class Demand(NamedTuple):
-    """``of_shares``: of ``devices``, those of jobs that want a share of each. ``memory``: bytes of these shares."""
+    """``of_shares``: of ``devices``, those of jobs that want only some memory of each, ``memory`` bytes in all. ``milli``:
+    thousandths of devices' compute that other jobs want; they are not among ``devices``."""
 
     devices: int
     of_shares: int
     memory: int
+    milli: int
 
 
 class TierDemand:
     """Sums over all jobs that have not ended."""
 
     def __init__(self) -> None:
-        self.sums = [[0, 0, 0] for _ in Tier]
+        self.sums = [[0, 0, 0, 0] for _ in Tier]
 
     @staticmethod
     def of(table: JobTable) -> TierDemand:
@@ -29,13 +31,19 @@ class TierDemand:
         found, n = TierDemand(), table.n
         for tier, sums in enumerate(found.sums):
             picked = table.tier[:n] == tier
-            demand, memory = table.demand[:n][picked], table.memory[:n][picked]
-            sums[:] = int(demand.sum()), int(demand[memory > 0].sum()), int(memory.sum())
+            demand, memory, milli = (column[:n][picked] for column in (table.demand, table.memory, table.gpu_milli))
+            rest = milli == 0
+            demand, memory = demand[rest], memory[rest]
+            sums[:] = int(demand.sum()), int(demand[memory > 0].sum()), int(memory.sum()), int(milli.sum(dtype=int))
         return found
 
-    def add(self, tier: int, devices: int, memory: int, sign: int = 1) -> None:
-        """A job asks for so many devices, and for ``memory`` bytes of each (0: whole ones). ``sign`` -1: it no longer does."""
+    def add(self, tier: int, devices: int, memory: int, milli: int = 0, sign: int = 1) -> None:
+        """A job asks for so many devices, and of each for ``milli`` thousandths of its compute, or for ``memory`` bytes (both 0:
+        whole ones). ``sign`` -1: it no longer does."""
         sums = self.sums[tier]
+        if milli:
+            sums[3] += sign * milli
+            return
         sums[0] += sign * devices
         if memory:
             sums[1] += sign * devices

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..base.units import WHOLE_DEVICE
 from ..engine.book import Book
 from ..model.cause import Code
 from ..model.job import MIN_HOST_MEMORY, JobSpec
@@ -28,7 +29,7 @@ def amended(spec: JobSpec, change: Change) -> JobSpec:
         fields["device_types"] = change.device_types
     if change.gpu_memory >= 0:
         fields["gpu_memory"] = change.gpu_memory
-    for name in ("gpu_milli", "cpus_milli", "memory", "tier", "placement"):
+    for name in ("gpu_milli", "gpu_share", "cpus_milli", "memory", "tier", "placement"):
         if value := getattr(change, name):
             fields[name] = value
     return msgspec.structs.replace(spec, **fields)
@@ -82,7 +83,7 @@ def _less_of_hosts(spec: JobSpec) -> Iterator[Candidates]:
 
 def _fewer_devices(spec: JobSpec) -> Iterator[Change]:
     """Every smaller number of devices that its ranks can run on, the largest first."""
-    if spec.floor == 1 or spec.gpu_memory or spec.gpu_milli:
+    if spec.floor == 1 or spec.shares:
         return
     for count in range(spec.floor - 1, 0, -1):
         if spec.ranks == spec.devices or spec.ranks % count == 0 or count % spec.ranks == 0:
@@ -100,8 +101,13 @@ def _smaller_share(spec: JobSpec) -> Iterator[Candidates]:
         what = Code.SMALLER_COMPUTE(milli, spec.gpu_milli)
         return Change("request", what, f"--gpu-milli {milli}", gpu_milli=milli)
 
+    def fraction(milli: int) -> Change:
+        what = Code.SMALLER_FRACTION(milli, spec.gpu_share)
+        return Change("request", what, f"--share {milli / WHOLE_DEVICE:g}", gpu_share=milli)
+
     yield Candidates(_below(spec.gpu_memory, MIB, MIB), memory)
     yield Candidates(_below(spec.gpu_milli, 1, 1), compute)
+    yield Candidates(_below(spec.gpu_share, 1, 1), fraction)
 
 
 def _higher_tier(spec: JobSpec) -> Iterator[Change]:

@@ -14,18 +14,8 @@ from typing import Any
 import msgspec
 
 from ..base.errors import NotFound, WorldError
-from ..wire.agent import (
-    ErrorReply,
-    FrameError,
-    Framer,
-    Inventory,
-    Line,
-    RpcRequest,
-    decode,
-    encode,
-    heartbeat_socket,
-    raw,
-)
+from ..wire.agent import ErrorReply, Inventory, Line, RpcRequest, heartbeat_socket
+from ..wire.framing import FrameError, Framer, decode, encode, raw
 from .heartbeat import MOST_S, connect, wait_until_silent
 from .protocol import FabricNode, Fenced, News, OnNode, OnReport, Refused, TooLarge, Unknown
 

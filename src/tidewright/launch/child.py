@@ -48,7 +48,7 @@ def start_time(pid: int) -> int:
 
 
 def confine(spec: dict[str, Any]) -> None:
-    """Put this process where the rank belongs: its groups, its cores, its address layout. Raises OSError."""
+    """Put this process where the rank belongs: groups, cores, address layout, scheduling policy. Raises OSError."""
     for group in dict.fromkeys((*spec["cgroups"], *spec.get("limits", ()))):
         with open(os.path.join(group, "cgroup.procs"), "w", encoding="ascii") as file:
             file.write("0")
@@ -56,6 +56,8 @@ def confine(spec: dict[str, Any]) -> None:
         os.sched_setaffinity(0, spec["cpus"])
     if spec.get("no_aslr"):
         call("personality", ADDR_NO_RANDOMIZE)
+    if spec.get("idle"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def sibling(name: str) -> Any:

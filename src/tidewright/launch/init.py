@@ -226,7 +226,7 @@ def run_criu(spec: dict[str, Any], images: str, directory: str) -> NoReturn:
     """
     try:
         child.plain_signals()  # CRIU ends helpers of its own by SIGTERM, which a shim ignores
-        child.confine({**spec, "no_aslr": False})
+        child.confine({**spec, "no_aslr": False, "idle": False})  # images hold each thread's scheduling policy
         command = [*spec["restore"]["criu"], *arguments(images, directory)]
         os.execve(command[0], command, {**os.environ, "CRIU_LIBS_DIR": no_plugins(directory)})
     except OSError as error:

@@ -273,6 +273,14 @@ class Board:
             return self.free_total[0] if kinds & 1 else 0
         return sum(total for kind, total in enumerate(self.free_total) if kinds >> kind & 1)
 
+    def spare_milli(self) -> list[int]:
+        """By kind: thousandths of devices that shared ones have left, on nodes that are up."""
+        found = [0] * len(self.layout.kinds)
+        for (node, device), used in self.partial.items():
+            if self.up >> node & 1 and not self.closed[node] & device:
+                found[self.layout.node_kind[node]] += WHOLE_DEVICE - used
+        return found
+
     def nodes_with(self, kinds: int, at_least: int) -> int:
         """Set of nodes of these kinds with at least so many untouched devices."""
         found = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -27,6 +27,8 @@ MAX_RANKS = 65_536
 """Largest world size accepted; larger than any published training run."""
 
 
+BEST_EFFORT_MILLI = 1
+"""Of a device's compute, what a best-effort share sets aside: as little as can be counted. Its memory is set aside whole."""
 RUNTIME_SOCKET, RUNTIME_CLASS = "TIDE_RUNTIME", "TIDE_RUNTIME_CLASS"
 """Variables of a runtime's clients: the socket on which it listens (also of the runtime itself), and ``rt`` or ``be``."""
 
@@ -119,6 +121,10 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Bytes of one device's memory; with ``gpu_milli`` zero too it asks for whole devices."""
     gpu_milli: int = 0
     """Thousandths of one device's compute; zero: in proportion to ``gpu_memory``."""
+    gpu_share: int = 0
+    """Thousandths of one device, of its compute and of its memory alike; instead of the two above."""
+    share_class: Literal["rt", "be"] = "rt"
+    """Of a share: ``rt`` has its compute set aside and goes first; ``be`` runs in what the others leave of the device."""
     cpus_milli: int = 0
     """Thousandths of host CPUs of each rank, set aside and enforced; zero: neither."""
     memory: int = 0
@@ -159,6 +165,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """What it computes, as tables of rates name it (``model.rate.RateSettings``); empty: nothing is known of its rates."""
     phases: tuple[Phase, ...] = ()
     """Its work in order, where rates change on the way; empty: all of it is ``workload``."""
+    service: str = ""
+    """The service whose replica it is, set by the engine."""
     array: ArrayMember | None = None
     after: tuple[Dependency, ...] = ()
 
@@ -179,11 +187,36 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     @property
     def shares(self) -> bool:
         """Whether it asks for a share of a device."""
-        return bool(self.gpu_memory or self.gpu_milli)
+        return bool(self.gpu_memory or self.gpu_milli or self.gpu_share)
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether it runs in what others leave of the device it shares."""
+        return self.share_class == "be"
+
+    @property
+    def compute_milli(self) -> int:
+        """Thousandths of one device's compute that are set aside for its share; 0: in proportion to ``gpu_memory``."""
+        return BEST_EFFORT_MILLI if self.best_effort else self.gpu_share or self.gpu_milli
 
     @property
     def tier_rank(self) -> Tier:
         return _TIERS[self.tier]
+
+
+class DeviceShare(NamedTuple):
+    """What a job may use of one device: thousandths of its compute, and bytes of its memory; 0: no limit is known."""
+
+    milli: int
+    memory: int
+
+
+def share_of(spec: JobSpec, device_memory: int) -> DeviceShare:
+    """The share that a job asked for, on a device with so many bytes of memory (0: not known). With memory alone it has compute
+    in proportion."""
+    memory = spec.gpu_memory or device_memory * spec.gpu_share // 1000
+    in_proportion = max(1, memory * 1000 // device_memory) if memory and device_memory else 0
+    return DeviceShare(spec.gpu_share or spec.gpu_milli or in_proportion, memory)
 
 
 def problems(spec: JobSpec) -> list[str]:
@@ -199,6 +232,8 @@ def problems(spec: JobSpec) -> list[str]:
         need(f"name: {spec.name!r} would read as a job id")
     if not valid_name(spec.team):
         need(f"team: {spec.team!r} is not a valid name")
+    if spec.service:
+        need(f"service: only {spec.service!r} itself makes its replicas; see tide serve")
     if spec.runtime:
         found.extend(_not_for_clients(spec))
     elif not 1 <= spec.devices <= MAX_RANKS:
@@ -213,6 +248,8 @@ def problems(spec: JobSpec) -> list[str]:
         need("gpu_memory: a share is of one device; ask for devices: 1")
     if spec.gpu_milli or spec.cpus_milli or spec.memory:
         found.extend(_odd_resources(spec))
+    if spec.gpu_share or spec.best_effort:
+        found.extend(_odd_share(spec))
     if not 0 < spec.weight <= 1e6:
         need(f"weight: {spec.weight} is not above 0 and at most 1e6")
     for field in ("deadline_us", "max_duration_us", "expected_us", "grace_us", "retries"):
@@ -234,7 +271,7 @@ def _not_for_clients(spec: JobSpec) -> list[str]:
     if spec.devices or spec.min_devices:
         found.append("devices: a client of a runtime has none of its own; leave them out (0)")
     if spec.device_types or spec.shares:
-        found.append("device_types, gpu_memory: a client of a runtime has no devices; leave them out")
+        found.append("device_types, gpu_memory, share: a client of a runtime has no devices; leave them out")
     if spec.cpus_milli or spec.memory:
         found.append("cpus, memory: a client of a runtime runs where that does; ask for them with the runtime")
     if spec.preempt not in ("auto", "requeue"):
@@ -254,6 +291,21 @@ def _odd_resources(spec: JobSpec) -> list[str]:
         found.append(
             f"memory: not between {format_bytes(MIN_HOST_MEMORY)} and {format_bytes(MAX_HOST_MEMORY)} for each rank"
         )
+    return found
+
+
+def _odd_share(spec: JobSpec) -> list[str]:
+    found: list[str] = []
+    if not 0 <= spec.gpu_share <= 1000:
+        found.append(f"share: {spec.gpu_share} thousandths are not between 0 and 1000")
+    if spec.gpu_share and (spec.gpu_memory or spec.gpu_milli):
+        found.append("share: of compute and memory alike; leave out gpu_memory and gpu_milli")
+    if spec.gpu_share and spec.devices != 1 and not spec.runtime:
+        found.append("share: of one device; ask for devices: 1")
+    if spec.best_effort and not (spec.gpu_share or spec.gpu_memory):
+        found.append("class: be is of a share with memory of its own; ask for share or gpu_memory")
+    if spec.best_effort and spec.tier != "basic":
+        found.append(f"class: be has no compute set aside, so {spec.tier} cannot be promised; ask for tier: basic")
     return found
 
 

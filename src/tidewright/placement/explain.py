@@ -60,6 +60,8 @@ def _limit(view: View, board: Board, request: Request, kinds: int, free: int) ->
             return Reason.NODES_DOWN, Code.DEVICES_UNSCHEDULABLE(count, names, away)
         if not _fits_empty(view, request):
             return _never(view, request, names)
+        if request.gpu_share:
+            return Reason.NO_CAPACITY, Code.FRACTION_SHORT(request.gpu_share, names)
         if request.gpu_milli and request.memory:
             return Reason.NO_CAPACITY, Code.DEVICE_MEMORY_SHORT(request.gpu_milli, request.memory, names)
         return Reason.NO_CAPACITY, Code.DEVICES_SHORT(count, names, free)

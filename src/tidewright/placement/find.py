@@ -36,7 +36,7 @@ def _place(board: Board, request: Request, within: int) -> Allocation | None:
         shares = request.memory or request.gpu_milli
         found = _share(board, request, kinds, within) if shares else _devices(board, request, kinds, within)
         if found is not None:
-            return request.with_resources(found) if request.gpu_milli else found
+            return request.with_resources(found, board.layout) if request.gpu_milli else found
     return None
 
 
@@ -46,7 +46,7 @@ def _served(board: Board, request: Request, within: int, search: Search) -> Allo
     within = hide_unserved(board, request, within)
     found = search(board, request, within)
     board.undo(mark)
-    return request.with_resources(found) if found is not None else None
+    return request.with_resources(found, board.layout) if found is not None else None
 
 
 def scatter(board: Board, request: Request, within: int = ALL_NODES) -> Allocation | None:
@@ -240,12 +240,15 @@ def _room(bucket: list[int], region: int, unit: int) -> int:
     return sum((free - free % unit) * (nodes & region).bit_count() for free, nodes in enumerate(bucket))
 
 
+def _memory_fits(board: Board, request: Request, node: int, device: int, share: int) -> bool:
+    return board.share_fits(node, device, share, PartResources(device_memory=request.device_memory(node, board.layout)))
+
+
 def _share(board: Board, request: Request, kinds: int, within: int) -> Allocation | None:
     """The fullest shared device that still has room, else a device of the tightest node."""
     layout = board.layout
     best: tuple[int, bool, int, int] | None = None
     milli, plain = 0, not request.gpu_milli and not board.measured
-    apart = PartResources(device_memory=request.memory) if request.gpu_milli else None
     for (node, device), used in board.partial.items():
         if not (board.up & within) >> node & 1 or not kinds >> layout.node_kind[node] & 1:
             continue
@@ -253,7 +256,7 @@ def _share(board: Board, request: Request, kinds: int, within: int) -> Allocatio
             continue
         share = request.share_milli(node, layout)
         rank = (-used, not request.locality >> node & 1, node, device)
-        fits = used + share <= WHOLE_DEVICE and (plain or board.share_fits(node, device, share, apart))
+        fits = used + share <= WHOLE_DEVICE and (plain or _memory_fits(board, request, node, device, share))
         if fits and (best is None or rank < best):
             best, milli = rank, share
     if best is not None:

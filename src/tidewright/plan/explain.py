@@ -26,10 +26,11 @@ class DeviceHolder(Struct, frozen=True):
 class Change(Struct, frozen=True, omit_defaults=True):
     """One change that would start the job now. ``flag``: the option of the request that makes it; empty for other kinds.
 
-    Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``gpu_milli``, ``cpus_milli``, ``memory``, ``tier`` and
-    ``placement`` are fields of the job's spec and their new values. ``jobs``: those that end, are cancelled (``cancel-waiting``:
-    while they wait), are scaled to ``sizes``, or move to ``nodes``; of ``undrain`` ``nodes`` are those that take work again;
-    ``count``: nodes to add. ``none`` is no change: nothing that was tried starts the job, and ``what`` says what was.
+    Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``gpu_milli``, ``gpu_share``, ``cpus_milli``,
+    ``memory``, ``tier`` and ``placement`` are fields of the job's spec and their new values. ``jobs``: those that end, are
+    cancelled (``cancel-waiting``: while they wait), are scaled to ``sizes``, or move to ``nodes``; of ``undrain`` ``nodes`` are
+    those that take work again; ``count``: nodes to add. ``none`` is no change: nothing that was tried starts the job, and
+    ``what`` says what was.
     """
 
     kind: Literal["request", "tier", "move", "scale", "undrain", "wait", "cancel-waiting", "cancel", "nodes", "none"]
@@ -39,6 +40,7 @@ class Change(Struct, frozen=True, omit_defaults=True):
     device_types: tuple[str, ...] | None = None
     gpu_memory: int = -1
     gpu_milli: int = 0
+    gpu_share: int = 0
     cpus_milli: int = 0
     memory: int = 0
     tier: str = ""

@@ -83,6 +83,10 @@ class Request(Struct, frozen=True):
     """Thousandths of host CPUs of each rank; 0: none are set aside."""
     host_memory: int = 0
     """Bytes of host memory of each rank; 0: none is set aside."""
+    gpu_share: int = 0
+    """Thousandths of one device's memory, where it is not asked for in bytes; 0: it is."""
+    best_effort: bool = False
+    """Whether its share runs in what others leave: ``gpu_milli`` is then all that is set aside of the compute."""
 
     @property
     def kinds(self) -> int:
@@ -118,12 +122,20 @@ class Request(Struct, frozen=True):
         """Milli-devices of its share on ``node``; above 1000 when that cannot be there."""
         if not self.gpu_milli:
             return layout.share_milli(node, self.memory)
+        if self.gpu_share and self.best_effort and not layout.nodes[node].device_memory:
+            return self.gpu_share  # Nothing else would bound how many are on a device.
         by_memory = layout.share_milli(node, self.memory) if self.memory else 0
         unknown = bool(self.memory) and not layout.nodes[node].device_memory
         # Of a device whose memory is unknown, a share that asks for memory takes the whole.
         return by_memory if unknown or by_memory > WHOLE_DEVICE else self.gpu_milli
 
-    def with_resources(self, allocation: Allocation) -> Allocation:
+    def device_memory(self, node: int, layout: Layout) -> int:
+        """Bytes that its share takes of a device's memory on ``node``; -1: in proportion to the milli-devices that it takes."""
+        if self.gpu_share:
+            return layout.nodes[node].device_memory * self.gpu_share // WHOLE_DEVICE or -1 if self.best_effort else -1
+        return self.memory if self.gpu_milli else -1
+
+    def with_resources(self, allocation: Allocation, layout: Layout) -> Allocation:
         """The same devices, each part with what it takes besides: that of the ranks dealt to it (model.node.rank_layout)."""
         if not self.resourced:
             return allocation
@@ -131,7 +143,7 @@ class Request(Struct, frozen=True):
         for node, mask, milli, _ in allocation:
             after = first + mask.bit_count()
             here = ranks_between(first, after, seats, ranks)
-            apart = self.memory if self.gpu_milli and milli < WHOLE_DEVICE else -1
+            apart = self.device_memory(node, layout) if milli < WHOLE_DEVICE else -1
             taken = PartResources(here * self.cpus_milli, here * self.host_memory, apart)
             parts.append(Part(node, mask, milli, None if taken == _NOTHING_BESIDES else taken))
             first = after
@@ -178,7 +190,7 @@ class Request(Struct, frozen=True):
         if not floor <= count <= demand:
             return Code.WRONG_COUNT(count, floor, demand)
         if self.cpus_milli or self.host_memory or self.gpu_milli:
-            if allocation != self.with_resources(allocation):
+            if allocation != self.with_resources(allocation, layout):
                 return _WRONG_RESOURCES
         elif more:
             return _WRONG_RESOURCES
@@ -268,9 +280,11 @@ def request_of(
         floor,
         demand,
         spec.ranks,
-        spec.gpu_milli,
+        spec.compute_milli,
         spec.cpus_milli,
         spec.memory if memory_too else 0,
+        spec.gpu_share,
+        spec.best_effort,
     )
 
 

@@ -48,6 +48,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.HOST_MEMORY_SHORT: "each rank needs {memory:bytes} of host memory; nodes with {kinds:kinds}devices free have at most "
         "{free:bytes} free",
     C.DEVICE_MEMORY_SHORT: "needs {milli:n} milli and {memory:bytes} of one {kinds:kinds}device; no device has both free",
+    C.FRACTION_SHORT: "needs {milli:n} thousandths of one {kinds:kinds}device; no device has so much free",
     C.PINNED_UNSCHEDULABLE: "its memory is frozen on {node}, which is unschedulable",
     C.PINNED_BUSY: "its memory is frozen on {node}, where {free:free}; it needs {count:n} device{count:s}",
     C.RESERVED_LATER: "{limit:why}; reserved in {within:us} by the estimates",
@@ -103,6 +104,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.FEWER_DEVICES: "{count:devices} instead of {asked:n}",
     C.SMALLER_SHARE: "{share:bytes} of a device instead of {asked:bytes}",
     C.SMALLER_COMPUTE: "{milli:n} thousandths of a device's compute instead of {asked:n}",
+    C.SMALLER_FRACTION: "{milli:n} thousandths of a device instead of {asked:n}",
     C.HIGHER_TIER: "tier {tier} instead of {asked}",
     C.FEWER_CPUS: "{cpus:host_cpus} for each rank instead of {asked:cpus}",
     C.LESS_HOST_MEMORY: "{memory:bytes} of host memory for each rank instead of {asked:bytes}",
@@ -215,6 +217,9 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.RUNTIME_RUNS: "its runtime (job {job:n}) runs",
     C.RUNTIME_STOPPED: "its runtime (job {job:n}) is {state:state}",
     C.RUNTIME_ENDED: "its runtime (job {job:n}) has ended",
+    C.SCALED_IN: "service {service} is scaled to {wanted:n} replica{wanted:s}",
+    C.SERVICE_UPDATED: "service {service} is updated to version {version:n}",
+    C.SERVICE_DELETED: "service {service} is deleted",
     C.ARRAY_MEMBER_ENDED: "a member of {array} has ended",
     C.DEPENDENCY_UNMET: "{kind}:{job:n} can no longer be met",
     C.DEPENDENCY_FAILED: "its dependency on job {job:n} can no longer be met",
@@ -256,6 +261,9 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.NOT_HELD: "job {job:n} is not held by its user; it is {state:state}",
     C.NO_IMAGE_NOW: "no image of job {job:n} can be taken: {why:why}",
     C.NO_SUCH_NODE: "no node {node:quoted}",
+    C.NO_SUCH_SERVICE: "no service {service}",
+    C.BEING_DELETED: "service {service} is being deleted; its replicas have not ended yet",
+    C.REPLICAS_OUT_OF_BOUNDS: "{asked:n} replica{asked:s} are not between {least:n} and {most:n}, for which it is deployed",
     C.NOTHING_LEARNT: "no rates were learnt of workload {workload:quoted}",
     C.NODE_UNSCHEDULABLE: "node {node} is unschedulable: {why:why}",
     C.ALREADY_THERE: "job {job:n} already runs on {nodes:and}, all of it",
@@ -279,11 +287,11 @@ _GROUPED: dict[str, dict[C, str]] = {
     },
     "Warnings": {
     C.CANCELLED_AT_ONCE: "it is cancelled at once: {why:why}",
-    C.SHARE_NOT_ENFORCED: "a share of memory (--gpu-mem) is counted but not enforced on CPU slots, which share "
+    C.SHARE_NOT_ENFORCED: "a share of memory (--gpu-mem, --share) is counted but not enforced on CPU slots, which share "
     "their host's memory",
-    C.COMPUTE_NOT_ENFORCED: "a share of compute (--gpu-milli) is counted, and enforced only where CUDA MPS runs",
-    C.SHARE_NOT_ENFORCED_ON_CPU: "on CPU slots a share of memory (--gpu-mem) is counted but not enforced; --type {types:csv} "
-    "keeps it off them",
+    C.COMPUTE_NOT_ENFORCED: "a share of compute (--share, --gpu-milli) is counted, and enforced only where CUDA MPS runs",
+    C.SHARE_NOT_ENFORCED_ON_CPU: "on CPU slots a share of memory (--gpu-mem, --share) is counted but not enforced; "
+    "--type {types:csv} keeps it off them",
     C.OVERSUBSCRIBED: "{tier} and higher tiers now ask for {asked:milli} of {capacity:n} device{capacity:s}: while all of them "
     "run, the delivered GPU fraction is forecast near {fraction:fraction}",
     C.NO_RATES: "no rates are known for workload {workload}: its speed on each kind of device is taken from the kind alone",
@@ -318,6 +326,9 @@ REMEDIES: dict[C, str] = {
     C.NOT_HELD: "ask why: tide why {job:n}",
     C.NO_IMAGE_NOW: "see how it is with tide show {job:n}",
     C.NO_SUCH_NODE: "list nodes with tide nodes",
+    C.NO_SUCH_SERVICE: "list them with tide serve ls",
+    C.BEING_DELETED: "deploy it again when tide serve ls does not show it any more",
+    C.REPLICAS_OUT_OF_BOUNDS: "deploy it with other bounds: tide serve deploy --replicas MIN:MAX",
     C.NOTHING_LEARNT: "list what was learnt with tide rates --learnt",
     C.NODE_UNSCHEDULABLE: "name another node",
     C.ALREADY_THERE: "name another node (tide nodes lists them), or let it choose: tide migrate {job:n}",

@@ -41,11 +41,12 @@ def chosen(
 ) -> tuple[Column, int]:
     """Flags over ``order`` of the rows that fit together, and the thousandths of devices left.
 
-    Capacity is what is free plus what the ``movable`` rows hold; rows that do not fit are passed over. ``need`` has the
-    shape of ``order``, and none of it is below ``least``.
+    Capacity is what is free, of shared devices too, plus what the ``movable`` rows hold; rows that do not fit are passed over.
+    ``need`` has the shape of ``order``, and none of it is below ``least``.
     """
     if len(view.layout.kinds) <= 1:
-        capacity = WHOLE_DEVICE * sum(board.free_total) + int(view.jobs.held_milli[movable].sum())
+        free = WHOLE_DEVICE * sum(board.free_total) + (sum(board.spare_milli()) if board.partial else 0)
+        capacity = free + int(view.jobs.held_milli[movable].sum())
         return _one_kind(need, capacity, least)
     return _several_kinds(view, board, order, need, movable)
 
@@ -72,7 +73,7 @@ def _one_kind(need: Column, left: int, least: int) -> tuple[Column, int]:
 
 def _several_kinds(view: View, board: Board, order: Column, need: Column, movable: Column) -> tuple[Column, int]:
     jobs = view.jobs
-    left = [WHOLE_DEVICE * free for free in board.free_total]
+    left = [WHOLE_DEVICE * free + more for free, more in zip(board.free_total, board.spare_milli(), strict=True)]
     kind_of = facts(view.layout).kind_of
     placed: dict[int, int] = {}
     for row in movable.tolist():

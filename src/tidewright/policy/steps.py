@@ -59,7 +59,7 @@ def step_moves(
     resumes, allocation = view.jobs.state.item(step.row) == _SUSPENDED, step.allocation
     if image_nodes and request is not None:
         note = locality_note(view.layout, allocation, image_nodes)
-        allocation = request.with_resources(in_rank_order(allocation, image_nodes))
+        allocation = request.with_resources(in_rank_order(allocation, image_nodes), view.layout)
         why = Code.WITH(why, note)
     moves.append(Resume(job, allocation, why) if resumes else Start(job, allocation, why))
     return moves

@@ -13,6 +13,7 @@ from ..base.errors import UsageError
 from ..base.ids import valid_name
 from ..devices.protocol import Backend
 from ..model.node import NodeSpec
+from .device_shares import check_shares
 
 
 def check_backend(open_backend: Callable[[], Backend]) -> None:
@@ -27,6 +28,7 @@ def check_backend(open_backend: Callable[[], Backend]) -> None:
     finally:
         backend.close()
         backend.close()  # safe to repeat
+    check_shares(open_backend)
 
 
 def check_node(backend: Backend) -> NodeSpec:

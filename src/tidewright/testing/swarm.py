@@ -27,6 +27,7 @@ from ..plan.plan import Plan, Wake
 from ..plan.request import row_request
 from .swarm_images import KindRandom, Memory, SwarmImages, swarm_settings
 from .swarm_runs import RunTimes
+from .swarm_shares import share_fields
 
 GIB = 2**30
 _TIERS = ("basic", "standard", "premium")
@@ -249,7 +250,7 @@ class Swarm:
         if spec.shares:
             node = nodes[0] if nodes else 0
             share = Part(node, 1 << rng.randrange(layout.node_size[node]), request.share_milli(node, layout))
-            return request.with_resources((share,))
+            return request.with_resources((share,), layout)
         least, most = int(view.jobs.floor[row]), int(view.jobs.demand[row])
         wanted = least if self.honest else rng.randint(least, most)
         parts = []
@@ -260,7 +261,7 @@ class Swarm:
                 parts.append(Part(node, (1 << take) - 1 << shift))
                 wanted -= take
             if not wanted:
-                return request.with_resources(tuple(parts))
+                return request.with_resources(tuple(parts), layout)
         return ()
 
     # -- what happens -----------------------------------------------------------------------------------------------
@@ -356,8 +357,7 @@ class Swarm:
             "min_devices": rng.choice((0, 1)),
             "tier": rng.choice(_TIERS),
             "device_types": rng.choice(((), (), ("h100",), ("a100", "cpu"))),
-            "gpu_memory": rng.randrange(1, 50) * GIB if share else 0,
-            "gpu_milli": rng.randrange(1, 1000) if share and rng.random() < 0.3 else 0,
+            **(share_fields(rng) if share else {}),
             "cpus_milli": rng.randrange(1, 4000) if rng.random() < 0.3 else 0,
             "memory": rng.randrange(1, 8) * GIB if rng.random() < 0.3 else 0,
             "retries": rng.randrange(3),

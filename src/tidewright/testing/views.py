@@ -82,7 +82,7 @@ class ViewBuilder:
             "tier": int(spec.tier_rank), "level": int(Level.FULL), "placement": PLACEMENTS.index(spec.placement),
             "submit": submit, "since": submit, "wait_since": submit, "first_start": -1, "run_since": -1,
             "demand": spec.devices, "floor": spec.floor, "ranks": spec.ranks, "memory": spec.gpu_memory,
-            "gpu_milli": spec.gpu_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
+            "gpu_milli": spec.compute_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
             "kinds": self.board.layout.kind_mask(spec.device_types), "expected": spec.expected_us,
             "limit": spec.max_duration_us, "weight": spec.weight, "pinned_node": -1, "restore_kind": -1, "reference": -1,
             "accrued": self.now, "save_us": SECOND, "restore_us": SECOND // 2,
@@ -155,8 +155,12 @@ def asking(dice: random.Random | None, spec: JobSpec) -> JobSpec:
     if dice is None or dice.random() < 0.5:
         return spec
     milli = dice.choice((0, 100, 500)) if spec.devices == 1 else 0
+    fraction = dice.choice((0, 0, 250, 1000)) if spec.devices == 1 and not (milli or spec.gpu_memory) else 0
+    effort: Any = "be" if spec.tier == "basic" and (fraction or spec.gpu_memory) and dice.random() < 0.3 else "rt"
     cpus_milli, memory = dice.choice((0, 500, 2000, 6000)), dice.choice((0, 4, 32)) * GIB
-    return structs.replace(spec, gpu_milli=milli, cpus_milli=cpus_milli, memory=memory)
+    return structs.replace(
+        spec, gpu_milli=milli, gpu_share=fraction, share_class=effort, cpus_milli=cpus_milli, memory=memory
+    )
 
 
 def random_spec(dice: random.Random, *, mixed: bool = True, elastic: bool = True) -> JobSpec:

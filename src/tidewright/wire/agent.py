@@ -1,30 +1,22 @@
-"""Messages between a controller and a node's agent, and their framing: one JSON object per line.
+"""Messages between a controller and a node's agent; wire.framing puts them on a stream.
 
 Knows nothing of sockets, processes or who is on the other end. Times are microseconds, memory is bytes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from ..base.errors import TideError
 from ..model.failure import RankFailure
 from ..model.node import DeviceFault, NodeSpec
 
-MAX_FRAME = 16 * 2**20
-"""Longest line either side accepts, bytes; a launch with the largest environment Linux allows (2 MiB) fits easily."""
-
 Phase = Literal["starting", "running", "suspending", "suspended", "resuming", "stopping", "exited", "failed"]
 Fault = Literal["", "user", "world"]
+ShareClass = Literal["rt", "be"]
 Verb = Literal["", "launch", "suspend", "resume", "stop", "checkpoint", "fetch"]
-T = TypeVar("T")
-
-
-class FrameError(TideError):
-    """The peer sent something that is not a frame of this protocol; the connection is closed after saying so."""
 
 
 class RankSeat(Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,6 +77,8 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     gpu_memory: int = 0
     """Bytes of its one device that the attempt may use; 0: all of its devices."""
     gpu_milli: int = 0  # thousandths of that device's compute; 0: no such share
+    share_class: ShareClass = "rt"
+    """Of such a share: ``rt``'s compute is set aside and its work goes first; ``be`` runs in what the others leave."""
     cpus_milli: int = 0
     memory: int = 0
     """Thousandths of host CPUs and bytes of host memory that each rank may use; 0: no limit."""
@@ -221,6 +215,8 @@ class JobReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     level_why: str = ""  # why it is not higher, for the user
     memory_limit: str = ""
     """What limits it to its share of a device's memory, in words; empty without a share."""
+    share_limits: str = ""
+    """How far it is held to its share of a device's compute and to its class, in words; empty without a share of compute."""
     host_limits: str = ""  # how far its ranks are held to host CPUs and memory, in words; empty: neither was asked for
     notice: str = ""
     """The last thing its user should know of what it does."""
@@ -350,51 +346,6 @@ ARGS: dict[str, type[Struct]] = {
 """Every method of an agent and what it takes. The first seven answer with a ``JobReport``."""
 
 
-def encode(message: Struct) -> bytes:
-    """One frame. Raises FrameError when it is longer than the other side accepts."""
-    body = msgspec.json.encode(message)
-    if len(body) >= MAX_FRAME:
-        raise FrameError(f"message of {len(body)} bytes; the limit is {MAX_FRAME}")
-    return body + b"\n"
-
-
-def decode(line: bytes, kind: type[T]) -> T:
-    """The message in a frame. Raises FrameError naming the field that is wrong."""
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"not a {kind.__name__}: {error}") from error
-
-
 def heartbeat_socket(socket: Path) -> Path:
     """Where the agent that listens at ``socket`` answers heartbeats: one byte per connection."""
     return socket.with_name(f"{socket.name}.pulse")
-
-
-def raw(value: Any) -> msgspec.Raw:
-    """``value`` as JSON, to be carried inside a message."""
-    return msgspec.Raw(msgspec.json.encode(value))
-
-
-class Framer:
-    """Bytes in, frames out; holds at most one unfinished frame of ``limit`` bytes."""
-
-    def __init__(self, limit: int = MAX_FRAME) -> None:
-        self._limit = limit
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Frames completed by ``data``, without their newline. Raises FrameError at a frame beyond the limit."""
-        *whole, rest = data.split(b"\n")
-        frames = []
-        for part in whole:
-            self._grow(part)
-            frames.append(bytes(self._rest))
-            self._rest.clear()
-        self._grow(rest)
-        return frames
-
-    def _grow(self, part: bytes) -> None:
-        self._rest += part
-        if len(self._rest) > self._limit:
-            raise FrameError(f"a line of more than {self._limit} bytes")

@@ -145,6 +145,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     where: tuple[DeviceHeld, ...] = ()
     memory_limit: str = ""
     """What limits it to its share of a device's memory, while it runs; the single job only."""
+    share_limits: str = ""
+    """How far it is held to its share of a device's compute, and to its class, while it runs; the single job only."""
     host_limits: str = ""
     """How far its ranks are held to the host CPUs and memory they asked for, while it runs; the single job only."""
     level: str = ""
@@ -220,6 +222,17 @@ class WaitReply(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
+class ShareView(Struct, frozen=True, kw_only=True):
+    """A job's share of a device: its class, the thousandths of compute and the bytes of memory that it may use (0: none were
+    asked for, or it is not known how much the device has)."""
+
+    device: int
+    job: int
+    share_class: str
+    milli: int
+    memory: int
+
+
 class NodeView(Struct, frozen=True, kw_only=True):
     """A node and what its devices do. ``state`` is up, cordoned (it refused launches), draining, silent or down."""
 
@@ -241,6 +254,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     cause: CauseView | None = None
     busy: tuple[tuple[int, ...], ...] = ()
     """Device by device: the jobs on it."""
+    shares: tuple[ShareView, ...] = ()
+    """Who shares devices with others, device by device."""
     full: bool = False
     full_why: str = ""
     level: str = ""

@@ -29,6 +29,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "min_devices": {"minimum": 0, "maximum": MAX_RANKS},
         "gpu_memory": {"minimum": 0, "maximum": MAX_MEMORY},
         "gpu_milli": {"minimum": 0, "maximum": 1000},
+        "gpu_share": {"minimum": 0, "maximum": 1000},
         "cpus_milli": {"minimum": 0, "maximum": MAX_CPUS_MILLI},
         "memory": {"minimum": 0, "maximum": MAX_HOST_MEMORY, "not": {"minimum": 1, "maximum": MIN_HOST_MEMORY - 1}},
         "team": {"pattern": _NAME},

@@ -23,6 +23,7 @@ from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
 from .holder import CONTROLLER_LOCK, held, holder
+from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class _UnixConnection(http.client.HTTPConnection):
         refuse_stranger(self.sock, self._path)
 
 
-class Client:
+class Client(ServiceCalls):
     """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
 
     ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.

@@ -43,11 +43,13 @@ class CauseView(Struct, frozen=True):
 
 
 class DeviceHeld(Struct, frozen=True):
-    """Devices of one node that a job holds; ``milli`` below 1000 is a share of each."""
+    """Devices of one node that a job holds; ``milli`` below 1000 is a share of each. Best-effort ones hold next to none of the
+    compute, whatever they may use of it."""
 
     node: str
     devices: tuple[int, ...]
     milli: int = 1000
+    best_effort: bool = False
 
 
 class StoryLine(Struct, frozen=True):

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from . import api
 from .bounds import QUERIES, bound
+from .services import DeployRequest, ScaleServiceRequest, ServiceList
 
 
 class Param(Struct, frozen=True):
@@ -112,6 +113,19 @@ ROUTES: tuple[Route, ...] = (
     Route(
         name="forget_rates", method="POST", path="/v1/rates/forget", text="Forget what jobs have shown of a workload",
         body=api.ForgetRatesRequest, answer=api.ActionReply,
+    ),
+    Route(name="services", method="GET", path="/v1/services", text="Services and their replicas", answer=ServiceList),
+    Route(
+        name="deploy", method="POST", path="/v1/services", text="Deploy a service, or another version of one",
+        body=DeployRequest, answer=api.ActionReply,
+    ),
+    Route(
+        name="scale_service", method="POST", path="/v1/services/{name}/scale", text="Have so many replicas of a service",
+        body=ScaleServiceRequest, answer=api.ActionReply,
+    ),
+    Route(
+        name="delete_service", method="POST", path="/v1/services/{name}/delete", text="End a service and its replicas",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
     ),
     Route(name="top", method="GET", path="/v1/top", text="The pool at a glance", answer=api.TopView),
     Route(

@@ -162,13 +162,14 @@ class ImageSteps:
         directory, facts = self._restoring[attempt.key]
         orders = {rank: self._checkpoint_io.driver.restore_spec(directory / str(rank)) for rank in facts}
         restore = {rank: {**order, "judged": True} for rank, order in orders.items()}
-        specs = rank_spec.specs(attempt.args, self._node_context, step.generation, restore)
+        grant = self._steps.shares.acquire(attempt.args)
+        specs = rank_spec.specs(attempt.args, self._node_context, step.generation, restore, grant)
         rank_dirs = {
             rank: {name: unpack(content) for name, content in each.get("box", {}).items()}
             for rank, each in facts.items()
         }
         await asyncio.to_thread(attempt.make_generation, step.generation, specs, rank_dirs)
-        return on_images.Renewed({rank: spec.cpus for rank, spec in specs.items()})
+        return on_images.Renewed({rank: spec.cpus for rank, spec in specs.items()}, self._steps.shares.describe(grant))
 
     async def restore(self, attempt: Attempt, step: on_images.RestoreRanks) -> dict[int, RankOutcome]:
         directory, _ = self._restoring[attempt.key]

@@ -113,8 +113,9 @@ class CommitRecord(ActionStep, frozen=True):
 
 
 class CreateAttempt(ActionStep, frozen=True):
-    """Put a new attempt on disk, whole and once, and fill in ``cpus`` and ``memory_limit`` of its record. Result: path of each
-    rank's log, as in ``JobReport.logs``. Fails (cause UsageError: no such devices) with nothing left."""
+    """Put a new attempt on disk, whole and once, with its share of a device acquired; fill in ``cpus`` and how limits are
+    enforced in its record. Result: path of each rank's log, as in ``JobReport.logs``. Fails (cause UsageError: no such devices,
+    or not so much of one left) with nothing left."""
 
     args: LaunchArgs
     record: AttemptRecord
@@ -122,8 +123,8 @@ class CreateAttempt(ActionStep, frozen=True):
 
 
 class CheckSeats(ActionStep, frozen=True):
-    """Put on disk what a suspended attempt is to come back as. Result: cores by rank, of ``seats``, and the path of each rank's
-    log. Fails for devices that do not exist."""
+    """Put on disk what a suspended attempt is to come back as, with its share of a device acquired. Result: cores by rank, of
+    ``seats``, and the path of each rank's log. Fails for devices that do not exist or have not so much left."""
 
     launch: LaunchArgs | None
     seats: tuple[NewSeat, ...]

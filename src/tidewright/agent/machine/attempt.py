@@ -323,6 +323,7 @@ class AttemptState:
             level=record.max_level,
             level_why=record.max_level_why,
             memory_limit=record.memory_limit,
+            share_limits=record.share_limits,
             host_limits=record.host_limits,
             notice=record.notice,
             no_room=record.no_room,

@@ -104,9 +104,11 @@ class ReadyImages(ActionStep, frozen=True):
 
 
 class Renewed(NamedTuple):
-    """Rank directories of the next generation: cores by rank."""
+    """Rank directories of the next generation: cores by rank, and how a share of a device is enforced
+    (``JobReport.share_limits``)."""
 
     cpus: dict[int, tuple[int, ...]]
+    share_limits: str = ""
 
 
 class MakeGeneration(ActionStep, frozen=True):

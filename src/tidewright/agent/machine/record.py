@@ -61,6 +61,7 @@ class AttemptRecord(Struct, kw_only=True, omit_defaults=True):
     """The suspension or resumption that was asked for last."""
     ops: list[str] = []
     memory_limit: str = ""
+    share_limits: str = ""
     host_limits: str = ""
     notice: str = ""
     no_room: bool = False

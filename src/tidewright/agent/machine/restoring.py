@@ -97,6 +97,7 @@ def _renew(state: AttemptState) -> Generator[Any, Any, None]:
     record.generation += 1
     record.devices = {seat.rank: seat.devices for seat in args.ranks}
     record.cpus = made.cpus
+    record.share_limits = made.share_limits or record.share_limits
     record.peers = args.peers
     yield CommitRecord()
     state.emit(EnterGeneration())

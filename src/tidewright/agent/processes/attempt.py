@@ -67,6 +67,14 @@ class Attempt:
         return state is None or state.script_queue.busy
 
     @property
+    def departing(self) -> bool:
+        """Whether it lives on other nodes, and what is left of it here is being removed."""
+        state = self._find_state()
+        if state is None:  # it is only being found
+            return self.record.ending == "stop" and self.record.phase != "stopping"
+        return state.departing
+
+    @property
     def outcomes(self) -> dict[int, RankOutcome]:
         """How its ranks ended, as far as they have."""
         state = self._find_state()
@@ -126,6 +134,15 @@ class Attempt:
     def save(self) -> None:
         """Put the memo on disk. Raises OSError (a full disk)."""
         write_atomically(self.directory / "memo.json", msgspec.json.encode(self.record))
+
+    def pace(self) -> None:
+        """Ranks for idle CPU time run like others until they have started, and while they are to save their state or to end:
+        beside busy work they would hardly get on, and be killed after their grace."""
+        record = self.record
+        urgent = record.phase in ("suspending", "stopping") or record.checkpointing
+        if urgent or record.phase == "running":
+            for rank in self.ranks:
+                rank.set_idle(not urgent)
 
     def gang(self) -> Gang:
         """The ranks that still live, for a checkpoint driver."""

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from ...base.atomic import write_atomically
 from ...base.units import format_bytes
 from ...checkpoint.cgroup import remove
+from ...checkpoint.limits import set_idle
 from ...checkpoint.processes import alive, members, send
 from ...checkpoint.protocol import RankHandle
 from ...launch import shim as shim_module
@@ -24,6 +25,8 @@ from ...launch.environment import MARK
 from ..machine.outcomes import RankOutcome
 from .accounts import Account
 
+LEAST_NICE, USUAL_NICE = "19", "0"
+"""Of a session's scheduling group (sched(7), "The autogroup feature"): weights of 15 and 1024."""
 SWEEP_S = 5.0
 """How long killing is repeated; what survives it hangs in the kernel and is tried again by the safety poll."""
 CLAIM_S = 10.0
@@ -50,6 +53,8 @@ class Spec(Struct, frozen=True, kw_only=True):
     memory_group: str = ""
     late: tuple[tuple[str, str], ...] = ()
     """Files to be written once it is restored, and with what (checkpoint.limits)."""
+    idle: bool = False
+    """It runs by the scheduling policy SCHED_IDLE, in CPU time that nothing else wants."""
     grace_us: int
     umask: int = 0o022
     open_files: int = 0
@@ -212,6 +217,17 @@ class Rank:
         if self.shim is not None and self.shim_alive():
             send([self.shim.pid], signal.SIGKILL)
         self.sweep()
+
+    def set_idle(self, idle: bool) -> None:
+        """Of a rank for idle CPU time: have it run in that, or like others. Where sessions have scheduling groups of their own,
+        SCHED_IDLE counts within one only, so its session weighs less, too; what has no groups at all stays at SCHED_IDLE, which
+        to leave takes a privilege (sched(7))."""
+        if self.spec is None or not self.spec.idle:
+            return
+        set_idle(self.spec.limits, idle)
+        if self.main is not None and alive(self.main.pid, self.main.start):
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{self.main.pid}/autogroup").write_text(LEAST_NICE if idle else USUAL_NICE)
 
     def terminate(self) -> None:
         """SIGTERM to everything of the rank but its shim, and SIGCONT, without which a stopped process never receives it."""

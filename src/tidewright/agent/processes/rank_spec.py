@@ -12,9 +12,9 @@ from typing import Any
 from ...base.errors import UsageError
 from ...checkpoint.cgroup import Freezer
 from ...checkpoint.limits import NO_LIMITS, HostLimits, RankLimits
-from ...devices.protocol import Backend, DeviceEnvironment
+from ...devices.protocol import Backend, DeviceEnvironment, ShareGrant
 from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
-from ...launch.memory_share import compute, variables
+from ...launch.memory_share import FRACTION, within
 from ...launch.sandbox import RankSandbox, on_path
 from ...model.job import Level
 from ...wire.agent import LaunchArgs, RankSeat
@@ -24,6 +24,8 @@ from .accounts import account_of, slots_of
 from .rank import Spec
 
 log = logging.getLogger(__name__)
+
+NO_SHARE = ShareGrant()
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,10 @@ def specs(
     node_context: NodeContext,
     generation: int = 0,
     restore: Mapping[int, dict[str, Any]] | None = None,
+    grant: ShareGrant = NO_SHARE,
 ) -> dict[int, Spec]:
-    """One spec per rank of this node. Raises UsageError for devices that do not exist."""
+    """One spec per rank of this node. ``grant``: what its share of a device gives each of them. Raises UsageError for devices
+    that do not exist."""
     check(args)
     around, account = places(args, node_context), account_of(args)
     made = {}
@@ -109,17 +113,18 @@ def specs(
             del env["TIDE_STEP_FILE"]  # it could not be written
         made[at.rank] = Spec(
             command=args.command,
-            env=_confined({**env, **(inside.variables(env) if inside else {})}, args, node_context, at),
+            env=_with_share({**env, **(inside.variables(env) if inside else {})}, grant),
             workdir=workdir(args),
             log=path,
             own_log=own,
             fresh_log=own and args.attempt <= 1 and restore is None,
             cpus=place.cpus,
             cgroups=group(node_context.freezer, mark),
-            limits=(limited := limit(node_context.limits, mark, args, restore is not None)).groups,
+            limits=(limited := limit(node_context.limits, mark, args, grant, restore is not None)).groups,
             memory=args.memory,
             memory_group=limited.memory_group,
             late=limited.late,
+            idle=grant.idle,
             grace_us=args.grace_us,
             open_files=node_context.open_files,
             rank_dir=inside.mounts() if inside else None,
@@ -130,15 +135,10 @@ def specs(
     return made
 
 
-def _confined(env: dict[str, str], args: LaunchArgs, node_context: NodeContext, at: RankSeat) -> dict[str, str]:
-    """With what keeps the rank to its share of a device. A CPU slot has none of its own."""
-    node = node_context.backend.discover()
-    if node.kind == "cpu" or not (args.gpu_memory or args.gpu_milli):
-        return env
-    env = {**env, **compute(env, args.gpu_milli, sharers(args, at))}
-    limits = variables(env, args.gpu_memory, node.device_memory, sharers(args, at))
-    wrapped = on_path(env) if limits and "TIDE_BOX" not in env else {}
-    return {**env, **limits, **wrapped}
+def _with_share(env: dict[str, str], grant: ShareGrant) -> dict[str, str]:
+    """With what keeps a rank to its share of a device, and the wrapper, which has PyTorch keep to it."""
+    wrapped = on_path(env) if FRACTION in grant.env and "TIDE_BOX" not in env else {}
+    return {**env, **within(env, grant.env), **wrapped}
 
 
 def _seat(args: LaunchArgs, at: RankSeat) -> RankPosition:
@@ -163,10 +163,12 @@ def step_files(args: LaunchArgs, directory: Path) -> tuple[Path, ...]:
     )
 
 
-def limit(limits: HostLimits, mark: str, args: LaunchArgs, restored: bool) -> RankLimits:
+def limit(limits: HostLimits, mark: str, args: LaunchArgs, grant: ShareGrant, restored: bool) -> RankLimits:
     """Groups that limit one rank; none, with a warning, when they cannot be made (the rank then runs without limits)."""
     try:
-        return limits.create(mark, args.cpus_milli, args.memory, restored=restored)
+        return limits.create(
+            mark, args.cpus_milli, args.memory, restored=restored, weight=grant.weight, idle=grant.idle
+        )
     except OSError as error:
         log.warning("no limits of CPUs and memory for %s: %s", mark, error)
         return RankLimits()

@@ -14,7 +14,9 @@ from ...base.errors import WorldError
 from ...checkpoint.cgroup import freezer_of, remove
 from ...checkpoint.files.space import in_plain
 from ...checkpoint.protocol import Driver, GangImage, RestorePlacement
+from ...devices.protocol import ShareGrant
 from ...model.job import Level
+from ...wire.agent import LaunchArgs
 from ..fair_queue import FairQueue
 from ..health import HealthMonitor
 from ..machine import actions as do
@@ -23,6 +25,7 @@ from . import rank_spec
 from .attempt import Attempt
 from .log_tail import last_lines
 from .rank import Rank
+from .shares import AttemptShares, device_of
 from .shim_watch import ShimWatch
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class RankSteps:
     drivers: dict[Level, Driver]
     watcher: ShimWatch
     enforcement: Callable[[Any], str]
+    shares: AttemptShares
     health: HealthMonitor | None = None
     """Of devices that can fail by themselves; None where there are none."""
     spawning: FairQueue = field(default_factory=lambda: FairQueue(SPAWN_AT_ONCE))
@@ -49,9 +53,18 @@ class RankSteps:
     # -- records ----------------------------------------------------------------------------------------------------
 
     def create(self, step: do.CreateAttempt) -> Attempt:
-        specs = rank_spec.specs(step.args, self.node_context)
+        grant = self.shares.acquire(step.args)
+        try:
+            return self._create(step, grant)
+        except Exception:
+            self.shares.release((step.args.job, step.args.attempt))
+            raise
+
+    def _create(self, step: do.CreateAttempt, grant: ShareGrant) -> Attempt:
+        specs = rank_spec.specs(step.args, self.node_context, grant=grant)
         step.record.cpus = {rank: spec.cpus for rank, spec in specs.items()}
         step.record.memory_limit = self.enforcement(step.args)
+        step.record.share_limits = self.shares.describe(grant)
         step.record.host_limits = self.node_context.limits.describe(step.args.cpus_milli, step.args.memory)
         try:
             return Attempt.create(self.node_context.layout, step.args, specs, step.record)
@@ -64,14 +77,23 @@ class RankSteps:
         if step.launch is not None:
             rank_spec.places(step.launch, self.node_context)
         cpus = {seat.rank: self.node_context.backend.environment(seat.devices).cpus for seat in step.seats}
+        self.shares.acquire(*self._share_back(attempt, step))
         if step.launch is not None:
             try:
                 attempt.intend(step.launch)
             except OSError as error:
+                self.shares.follow(attempt)
                 raise WorldError(f"cannot record the resumption: {error.strerror}") from error
         return cpus, attempt.logs()
 
+    def _share_back(self, attempt: Attempt, step: do.CheckSeats) -> tuple[LaunchArgs, int]:
+        """What a suspended attempt asks for to run, and the device it is to be on."""
+        args = step.launch or attempt.args
+        seats = args.ranks if step.launch is not None else step.seats
+        return args, next((seat.devices[0] for seat in seats if seat.devices), device_of(attempt))
+
     def save(self, attempt: Attempt, _: do.SaveRecord) -> None:
+        attempt.pace()
         try:
             attempt.save()
         except FileNotFoundError:
@@ -80,6 +102,7 @@ class RankSteps:
             log.error("cannot save job %d attempt %d: %s", *attempt.key, error)
 
     def commit(self, attempt: Attempt, step: do.CommitRecord) -> None:
+        attempt.pace()
         try:
             attempt.save()
         except OSError as error:

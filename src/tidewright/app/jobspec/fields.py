@@ -133,6 +133,16 @@ def gpu_milli(text: str) -> int:
     return value
 
 
+def gpu_share(text: str) -> int:
+    """Thousandths of one device of ``0.5`` or ``50%``, at least one thousandth."""
+    percent = text.strip().removesuffix("%")
+    value = real(percent) / (1 if percent == text.strip() else 100)
+    milli = math.floor(value * WHOLE_DEVICE + 1e-6)
+    if not 1 <= milli <= WHOLE_DEVICE:
+        raise UsageError(f"{text!r} is not between 0.001 and 1 of a device", "write it like 0.5; whole devices: -g")
+    return milli
+
+
 def words(text: str) -> tuple[str, ...]:
     """A command line split as a shell would, without running one."""
     try:

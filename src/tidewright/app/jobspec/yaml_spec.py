@@ -68,9 +68,11 @@ class _Document:
         limit = self.values.pop("at_once", 0) or limit
         self._exclusive("command", "run")
         self._exclusive("array", "sweep")
-        if "class" in self.document.entries and "runtime" not in self.document.entries:
+        if "class" in self.document.entries and not self.document.entries.keys() & _CLASSED:
+            self.bad.add("class")
             self.mistakes.add(
-                self.document.key_lines["class"], "class: only a client of a runtime has one; add runtime: NAME"
+                self.document.key_lines["class"],
+                "class: of a share of a device, or of a client of a runtime; add share: 0.5 or runtime: NAME",
             )
         if "at_once" in self.document.entries and not (indices or axes) and not self.bad:
             self.mistakes.add(self.document.key_lines["at_once"], "at_once: only an array or a sweep has members")
@@ -106,6 +108,9 @@ class _Document:
         values = dict(self.values)
         if "runtime" in values:
             values.setdefault("devices", ((), 0, 0))
+            values |= {"runtime_class": values.pop("share_class")} if "share_class" in values else {}
+        elif values.get("share_class") == "be":
+            values.setdefault("tier", "basic")
         if "devices" in values:
             kinds, least, most = values.pop("devices")
             values |= {"devices": most, "min_devices": least}
@@ -132,7 +137,9 @@ class _Document:
             self.mistakes.add(line, problem)
 
 
-_SHOWN = {"min_devices": "devices", "device_types, gpu_memory": "device_types", "cpus, memory": "runtime"}
+_CLASSED = {"runtime", "share", "gpu_memory", "gpu_milli"}
+"""Keys that a class is of."""
+_SHOWN = {"min_devices": "devices", "device_types, gpu_memory, share": "device_types", "cpus, memory": "runtime"}
 """The key whose line a problem is shown at, where that is another than it is named after."""
 
 
@@ -243,6 +250,7 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "ranks": ("ranks", _scalar(fields.whole)),
     "gpu_memory": ("gpu_memory", _scalar(fields.memory)),
     "gpu_milli": ("gpu_milli", _scalar(fields.gpu_milli)),
+    "share": ("gpu_share", _scalar(fields.gpu_share)),
     "cpus": ("cpus_milli", _scalar(fields.cpus)),
     "memory": ("memory", _scalar(fields.host_memory)),
     "tier": ("tier", _scalar(fields.one_of("premium", "standard", "basic"))),
@@ -263,7 +271,7 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "workdir": ("workdir", _scalar(fields.plain)),
     "output": ("output", _scalar(fields.plain)),
     "runtime": ("runtime", _scalar(fields.runtime)),
-    "class": ("runtime_class", _scalar(fields.one_of("rt", "be"))),
+    "class": ("share_class", _scalar(fields.one_of("rt", "be"))),
     "array": ("array", _array),
     "sweep": ("sweep", _sweep),
     "at_once": ("at_once", _scalar(fields.whole)),

@@ -19,6 +19,7 @@ from ..types import (
     DURATION,
     EVERY,
     GPU_MILLI,
+    GPU_SHARE,
     HOST_MEMORY,
     INDICES,
     MEMORY,
@@ -48,21 +49,22 @@ from .following import finish, submission_options, submit
 @click.option("--gpu-mem", type=MEMORY, metavar="SIZE", help="A share of one device with this much memory, e.g. 12GiB.")
 @click.option("--gpu-milli", type=GPU_MILLI, metavar="N",
               help="A share of one device with N thousandths of its compute; with --gpu-mem, both apart.")  # fmt: skip
+@click.option("--share", type=GPU_SHARE, metavar="F",
+              help="A share of one device, of its compute and its memory alike, e.g. 0.5.")  # fmt: skip
 @click.option("--cpus", type=CPUS, metavar="N", help="Host CPUs of each rank, e.g. 4 or 0.5: set aside, and its limit.")
 @click.option("--mem", type=HOST_MEMORY, metavar="SIZE",
               help="Host memory of each rank, e.g. 16GiB: set aside, and its limit.")  # fmt: skip
 @click.option(
     "--sla",
     type=click.Choice(["premium", "standard", "basic"]),
-    default="standard",
-    show_default=True,
-    help="What is promised: 95%, 70% or nothing of full speed.",
+    help="What is promised: 95%, 70% or nothing of full speed. Default: standard; with --class be basic.",
 )
 @click.option(
     "--runtime", metavar="NAME", help="Be a client of this device runtime, on its devices; see tide runtime ls."
 )
-@click.option("--class", "runtime_class", type=click.Choice(["rt", "be"]),
-              help="With --runtime: real-time or best-effort. Default: be.")  # fmt: skip
+@click.option("--class", "share_class", type=click.Choice(["rt", "be"]),
+              help="Real-time or best-effort: of a share (be: in what others leave of the device; default rt), or with --runtime "
+              "(default be).")  # fmt: skip
 @click.option("--team", metavar="NAME", help="Who it is accounted to.")
 @click.option("--name", metavar="NAME", help="Default: made from the command.")
 @click.option("--deadline", type=DURATION, metavar="TIME", help="Wanted end, counted from now, e.g. 4h.")
@@ -117,13 +119,14 @@ def command(session: Session, /, **given: Any) -> int:
     tide run -- python train.py
     tide run -g 4 --sla premium --wait -- python train_ddp.py
     tide run -g 1:4 --array 0-9%2 -- python sweep.py --seed {index}
+    tide run --share 0.5 --class be -- python batch_inference.py
     tide run --runtime vision --class rt -- python serve.py
     """
     from ...app.jobspec import members
     from ...app.jobspec.ranks import ranks_note
     from ...app.jobspec.submission import check_program
 
-    spec = _spec(given)
+    spec = spec_of(given, "tide run --help")
     if session.url is None:
         check_program(spec)
     hint = "" if given["ranks"] else ranks_note(spec)
@@ -134,15 +137,20 @@ def command(session: Session, /, **given: Any) -> int:
     return finish(session, ids, given["follow"], given["wait"], quiet=given["parsable"])
 
 
-def _spec(given: dict[str, Any]) -> JobSpec:
+def spec_of(given: dict[str, Any], page: str) -> JobSpec:
+    """The job that options of tide run describe. Raises UsageError with all that is wrong, and the help ``page`` to look at."""
     from ...app.jobspec.members import command_name
     from ...app.jobspec.ranks import default_ranks
     from ...app.jobspec.submission import submitter, with_variables
 
     if given["runtime"] == "":
         raise UsageError("--runtime '' names no runtime", "list them: tide runtime ls")
-    if given["runtime_class"] and not given["runtime"]:
-        raise UsageError("--class is what a client asks of a runtime", "name the runtime with --runtime")
+    share_class, shared = given["share_class"], given["share"] or given["gpu_mem"] or given["gpu_milli"]
+    if share_class and not (given["runtime"] or shared):
+        raise UsageError(
+            "--class is of a share of a device, or of a client of a runtime",
+            "ask for a share with --share 0.5, or name the runtime with --runtime",
+        )
     kinds, least, most = given["devices"]
     if given["runtime"] and click.get_current_context().get_parameter_source("devices") is ParameterSource.DEFAULT:
         least = most = 0
@@ -157,9 +165,11 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         device_types=given["kinds"] or kinds,
         gpu_memory=given["gpu_mem"] or 0,
         gpu_milli=given["gpu_milli"] or 0,
+        gpu_share=given["share"] or 0,
+        share_class=share_class if share_class and not given["runtime"] else "rt",
         cpus_milli=given["cpus"] or 0,
         memory=given["mem"] or 0,
-        tier=given["sla"],
+        tier=given["sla"] or ("basic" if share_class == "be" and not given["runtime"] else "standard"),
         team=given["team"] or "default",
         user=me.user,
         deadline_us=given["deadline"] or 0,
@@ -174,10 +184,10 @@ def _spec(given: dict[str, Any]) -> JobSpec:
         workdir=str(Path(me.workdir, Path(given["workdir"] or "").expanduser())),
         output=given["output"] or "",
         runtime=given["runtime"] or "",
-        runtime_class=given["runtime_class"] or "be",
+        runtime_class=share_class or "be",
         after=tuple(dict.fromkeys(one for many in given["after"] for one in many)),
     )
     wrong = problems(spec)
     if wrong:
-        raise UsageError("the job is not sound\n" + "\n".join(f"  {text}" for text in wrong), "see tide run --help")
+        raise UsageError("the job is not sound\n" + "\n".join(f"  {text}" for text in wrong), f"see {page}")
     return spec

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ...base.units import counted, format_bytes, format_duration
+from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, SCHEMA, JobView
 from .. import output as out
 from .. import words
@@ -123,7 +124,7 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("kind", spec.kind),
         ("runtime", f"{spec.runtime}, {_CLASSES[spec.runtime_class]} client" if spec.runtime else ""),
         ("types", ", ".join(spec.device_types)),
-        ("share", _share_asked(spec.gpu_milli, spec.gpu_memory, job.memory_limit)),
+        ("share", _share_asked(spec, job)),
         ("host", _host(spec.cpus_milli, spec.memory, job.host_limits)),
         ("limit", f"{format_duration(spec.max_duration_us)} of run time" if spec.max_duration_us else ""),
         ("deadline", f"{format_duration(spec.deadline_us)} after submission" if spec.deadline_us else ""),
@@ -146,11 +147,15 @@ def _expected(job: JobView, given_us: int) -> str:
     return f"{format_duration(job.predicted_us)} ({low} to {high}), as similar jobs took"
 
 
-def _share_asked(milli: int, memory: int, limit: str) -> str:
+def _share_asked(spec: JobSpec, job: JobView) -> str:
     """What it asked for of one device."""
-    parts = [f"{counted(milli, 'thousandth')} of the compute"] if milli else []
-    parts += [format_bytes(memory)] if memory else []
-    return f"{' and '.join(parts)} of one device" + (f"; {limit}" if limit else "") if parts else ""
+    parts = [f"{spec.gpu_share / 1000:g}"] if spec.gpu_share else []
+    parts += [f"{counted(spec.gpu_milli, 'thousandth')} of the compute"] if spec.gpu_milli else []
+    parts += [format_bytes(spec.gpu_memory)] if spec.gpu_memory else []
+    if not parts:
+        return ""
+    effort = ", best effort" if spec.best_effort else ""
+    return "; ".join(filter(None, (f"{' and '.join(parts)} of one device{effort}", job.memory_limit, job.share_limits)))
 
 
 def _host(cpus_milli: int, memory: int, limits: str) -> str:

@@ -21,12 +21,13 @@ JOBS_LIMIT_S = 120.0
 
 
 @click.command("down", short_help="Stop Tidewright; jobs run on.")
-@click.option("--jobs", is_flag=True, help="Cancel every job first, and wait until they have ended.")
+@click.option("--jobs", is_flag=True, help="End every service and job first, and wait until they have ended.")
 @pass_session
 def command(session: Session, jobs: bool) -> int:
     """Stop the controller and the agent of this machine.
 
-    Jobs run on without them, and the next `tide up` takes them over; --jobs cancels them all first.
+    Jobs run on without them, and the next `tide up` takes them over; --jobs ends them all first, and services with
+    them: otherwise their replicas are made anew.
     """
     from ...app.start import controller_pid
 
@@ -72,6 +73,9 @@ def _shut_down(session: Session, client: Client) -> int:
 
 
 def _cancel_all(session: Session, client: Client) -> None:
+    for service in client.services().services:
+        if service.state != "deleting":
+            client.delete_service(service.name)
     live = client.jobs().jobs
     waiting, running = ([job.id for job in live if bool(job.held) is held] for held in (False, True))
     with progress(f"ending {counted(len(live), 'job')}", len(live)) as bar:

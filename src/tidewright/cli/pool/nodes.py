@@ -26,6 +26,7 @@ COLUMNS: list[Column[NodeView]] = [
     Column("IMAGES", lambda node: str(node.images), wide=True, right=True),
     Column("ADDRESS", lambda node: node.address or "-", wide=True),
     Column("BUSY", lambda node: busy(node), wide=True),
+    Column("SHARES", lambda node: shares(node), wide=True),
     Column("JOBS", lambda node: ",".join(map(str, node.jobs)) or "-"),
     Column("NOTE", lambda node: "; ".join(text for text in (node.why, out_of_service(node), node.note) if text)),
 ]
@@ -40,12 +41,22 @@ def command(session: Session, output: str, headers: bool) -> None:
     NOTE says why a node takes no new work, and which devices are out of service. A cordoned node refused launches in a row; it is
     tried again after a while, or at once after `tide undrain NODE`.
 
-    With -o wide: LEVEL is the highest level at which jobs on the node can be suspended, FULL whether they can be imaged
-    whole, moved and failed over, or why not, and CRIU the version of the program that does it. CPUS and HOST-MEMORY are what
-    jobs asked for, of all that there is (-: not known).
+    With -o wide: SHARES is who has which share of which device (rt: real-time, be: best-effort), LEVEL the highest level at which
+    jobs on the node can be suspended, FULL whether they can be imaged whole, moved and failed over, or why not, and CRIU the
+    version of the program that does it. CPUS and HOST-MEMORY are what jobs asked for, of all that there is (-: not known).
     """
     reply = session.client().nodes()
     out.print_rows(reply.nodes, COLUMNS, output, headers, lambda node: node.name, reply)
+
+
+def shares(node: NodeView) -> str:
+    """Who shares which device: ``0: 17 rt 0.5 8.0GiB, 18 be 0.5 8.0GiB``."""
+    by_device: dict[int, list[str]] = {}
+    for one in node.shares:
+        amounts = [f"{one.milli / 1000:g}"] if one.milli else []
+        amounts += [format_bytes(one.memory)] if one.memory else []
+        by_device.setdefault(one.device, []).append(" ".join([str(one.job), one.share_class, *amounts]))
+    return "; ".join(f"{device}: {', '.join(held)}" for device, held in by_device.items()) or "-"
 
 
 def out_of_service(node: NodeView) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...base.units import WHOLE_DEVICE
 from ...model.cause import Cause, Code
 from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
@@ -100,22 +101,30 @@ def _warnings(book: Book, spec: Spec) -> Cause | None:
     for warning in (
         forecast(book, spec),
         unenforced(book, spec),
-        _compute(book, spec),
+        compute_unenforced(book, spec),
         rates.unknown(book, spec),
     ):
         found = Code.WITH(found, warning) if found and warning else found or warning
     return found
 
 
-def _compute(book: Book, spec: Spec) -> Cause | None:
-    return Code.COMPUTE_NOT_ENFORCED() if spec.gpu_milli else None
+def compute_unenforced(book: Book, spec: Spec) -> Cause | None:
+    """A warning when a share of a device's compute may mean nothing where the job runs: CPU slots keep to it themselves."""
+    if not (spec.gpu_milli or spec.gpu_share) or not any(kind != "cpu" for kind in _kinds(book, spec)):
+        return None
+    return Code.COMPUTE_NOT_ENFORCED()
+
+
+def _kinds(book: Book, spec: Spec) -> list[str]:
+    """Kinds of devices that it may run on."""
+    return [kind for kind in book.board.layout.kinds if not spec.device_types or kind in spec.device_types]
 
 
 def unenforced(book: Book, spec: Spec) -> Cause | None:
     """A warning when a share of a device's memory may mean nothing where the job runs."""
-    if not spec.gpu_memory or not book.settings.forecasts:
+    if not (spec.gpu_memory or spec.gpu_share) or not book.settings.forecasts:
         return None
-    kinds = [kind for kind in book.board.layout.kinds if not spec.device_types or kind in spec.device_types]
+    kinds = _kinds(book, spec)
     if "cpu" not in kinds:
         return None
     others = tuple(kind for kind in kinds if kind != "cpu")
@@ -130,7 +139,7 @@ def forecast(book: Book, spec: Spec) -> Cause | None:
     whole = max(layout.kind_memory, default=0)
     demand = book.tier_demand.at_least(int(spec.tier_rank))
     shared = demand.memory / whole if whole else 0.0
-    wanted = (demand.devices - demand.of_shares if whole else demand.devices) + shared
+    wanted = (demand.devices - demand.of_shares if whole else demand.devices) + shared + demand.milli / WHOLE_DEVICE
     capacity = sum(layout.kind_devices)
     if not capacity or wanted <= capacity:
         return None
@@ -148,7 +157,7 @@ def enter(book: Book, spec: Spec) -> int:
     book.next_job += 1
     book.specs[job] = spec
     book.jobs[job] = JobRecord(spec)
-    book.tier_demand.add(spec.tier_rank, spec.devices, spec.gpu_memory)
+    book.tier_demand.add(spec.tier_rank, spec.devices, spec.gpu_memory, spec.compute_milli)
     if spec.elastic:
         book.elastic_jobs += 1
     if spec.kind == "runtime":
@@ -161,7 +170,7 @@ def enter(book: Book, spec: Spec) -> int:
         "placement": PLACEMENTS.index(spec.placement), "submit": now,
         "since": now, "wait_since": now, "first_start": -1, "run_since": -1, "demand": spec.devices,
         "floor": spec.floor, "ranks": spec.ranks, "kinds": rates.kinds_of(book, spec),
-        "memory": spec.gpu_memory, "gpu_milli": spec.gpu_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
+        "memory": spec.gpu_memory, "gpu_milli": spec.compute_milli, "cpus_milli": spec.cpus_milli, "host_memory": spec.memory,
         "accrued": now, "expected": spec.expected_us,
         "deadline": now + spec.deadline_us if spec.deadline_us else 0, "limit": spec.max_duration_us, "weight": spec.weight,
         "team": team, "pinned_node": -1, "restore_kind": -1,

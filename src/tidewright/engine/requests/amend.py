@@ -23,15 +23,16 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
         raise Bug(f"job {job} is {book.state(job).name}; only a waiting job can be amended")
     book.own()
     table, row = book.table, book.table.row[job]
-    book.tier_demand.add(table.tier.item(row), table.demand.item(row), table.memory.item(row), -1)
-    book.tier_demand.add(spec.tier_rank, spec.devices, spec.gpu_memory)
+    share = table.memory.item(row), table.gpu_milli.item(row)
+    book.tier_demand.add(table.tier.item(row), table.demand.item(row), *share, -1)
+    book.tier_demand.add(spec.tier_rank, spec.devices, spec.gpu_memory, spec.compute_milli)
     book.elastic_jobs += int(spec.elastic) - int(book.specs[job].elastic)
     book.specs[job] = book.jobs[job].spec = spec
     table.demand[row], table.floor[row], table.ranks[row] = spec.devices, spec.floor, spec.ranks
     table.kinds[row] = rates.kinds_of(book, spec)
-    table.memory[row], table.gpu_milli[row] = spec.gpu_memory, spec.gpu_milli
+    table.memory[row], table.gpu_milli[row] = spec.gpu_memory, spec.compute_milli
     table.cpus_milli[row], table.host_memory[row] = spec.cpus_milli, spec.memory
-    table.resourced = table.resourced or bool(spec.gpu_milli or spec.cpus_milli or spec.memory)
+    table.resourced = table.resourced or bool(table.gpu_milli.item(row) or spec.cpus_milli or spec.memory)
     table.tier[row] = int(spec.tier_rank)
     table.placement[row] = PLACEMENTS.index(spec.placement)
     table.level[row] = book.usual_level(spec)

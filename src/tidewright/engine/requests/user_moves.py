@@ -157,8 +157,9 @@ def _set_size_override(book: Book, job: int, devices: int) -> None:
     """Write the size that the user asks for into the columns; 0: what was submitted."""
     row, spec = book.table.row[job], book.specs[job]
     book.jobs[job].size_override = devices
-    book.tier_demand.add(spec.tier_rank, book.table.demand.item(row), spec.gpu_memory, -1)
-    book.tier_demand.add(spec.tier_rank, devices or spec.devices, spec.gpu_memory)
+    share = (spec.gpu_memory, spec.compute_milli)
+    book.tier_demand.add(spec.tier_rank, book.table.demand.item(row), *share, -1)
+    book.tier_demand.add(spec.tier_rank, devices or spec.devices, *share)
     book.table.demand[row] = devices or spec.devices
     book.table.floor[row] = devices or spec.floor
     book.touched[job] = book.forced = True
@@ -218,7 +219,7 @@ def _fewer(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation:
         if take:
             kept.append(Part(part.node, sum(1 << bit for bit in bits(part.mask)[:take]), part.milli))
             wanted -= take
-    return book.request(job).with_resources(tuple(sorted(kept)))
+    return book.request(job).with_resources(tuple(sorted(kept)), book.board.layout)
 
 
 def _more(book: Book, job: int, mine: Allocation, wanted: int) -> Allocation | None:

@@ -14,6 +14,7 @@ from ...plan.plan import Wake
 from ...plan.reasons import Blocked
 from ..calibration import StartCalibration
 from ..commands import Reply
+from ..services.records import ServiceRecord
 from ..settings import EngineSettings
 from ..wall_time import Offsets
 
@@ -62,9 +63,10 @@ class PoolSnapshot(Struct, kw_only=True):
     tolerances: Tolerances = {}
     start_calibration: StartCalibration = field(default_factory=StartCalibration)
     learnt_rates: LearntRates = NOTHING_LEARNT
+    service_records: dict[str, ServiceRecord] = {}
 
 
-_NOT_OF_THE_BOOK = ("format", "settings", "layout", "columns", "ids")
+_NOT_OF_THE_BOOK = ("format", "settings", "layout", "columns", "ids", "service_records")
 OF_THE_BOOK = tuple(name for name in PoolSnapshot.__struct_fields__ if name not in _NOT_OF_THE_BOOK)
 """Those that are fields of the book as they are."""
 

@@ -26,6 +26,7 @@ from ..check import check_all
 from ..nodes.failure_rate import Failures
 from ..nodes.outages import Outages
 from ..nodes.refusals import keep_refusals
+from ..services.records import ServiceBook
 from ..tier_demand import TierDemand
 from . import upcast
 from .pool import OF_THE_BOOK, PoolSnapshot, stored_column
@@ -90,7 +91,7 @@ def dump(book: Book) -> bytes:
         format=FORMAT, settings=book.settings, layout=book.board.layout.nodes, columns=columns,
         ids=table.id[: table.n].tolist(), holders=list(book.allocations), reserved=list(book.reservations),
         with_images=list(book.with_images),
-        ledger=totals, **{name: getattr(book, name) for name in _PLAIN},
+        ledger=totals, service_records=book.services.records, **{name: getattr(book, name) for name in _PLAIN},
     )  # fmt: skip
     return msgspec.msgpack.encode(snapshot)
 
@@ -111,6 +112,7 @@ def _book(snapshot: Snapshot) -> Book:
     book = Book(snapshot.settings)
     for name in _PLAIN:
         setattr(book, name, getattr(snapshot, name))
+    book.services = ServiceBook(snapshot.service_records)
     _show_planners(book, snapshot)
     heapq.heapify(book.timers)
     book.table = _table(snapshot)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
-import socket
-import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...base.errors import WorldError
+from ...devices.mps import answers
 from ..node.cdi import Edits, Mount
 from ..node.cgroups import Cgroups
 from ..node.gpus import Gpus
@@ -21,8 +18,6 @@ from .ladder import ALL_SMS, IsolationLadder, IsolationLevel, Tenant
 
 MPS_INSIDE = "/run/tidewright/mps"
 HAMI_INSIDE = "/usr/local/vgpu"
-CONTROL_S = 2.0
-"""So long an MPS control daemon may take to accept a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ class Mps:
     computes: bool = True
 
     def why_not(self) -> str:
-        return "" if _answers(self.pipes / "control") else f"no MPS control daemon listens in {self.pipes}"
+        return "" if answers(self.pipes / "control") else f"no MPS control daemon listens in {self.pipes}"
 
     def edits(self, tenant: Tenant) -> Edits:
         limits = ",".join(f"{at}={grant.mib}M" for at, grant in enumerate(tenant.grants) if not grant.gpu.whole)
@@ -133,21 +128,6 @@ class Mps:
 
     def keep_only(self, uids: Iterable[str]) -> None:
         """Nothing is kept by pod."""
-
-
-def _answers(control: Path) -> bool:
-    """Whether a process reads the socket or named pipe: a killed daemon leaves it behind."""
-    try:
-        if stat.S_ISSOCK(control.stat().st_mode):
-            with socket.socket(socket.AF_UNIX) as found:
-                found.settimeout(CONTROL_S)
-                found.connect(str(control))
-        else:
-            os.close(os.open(control, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError as error:
-        # Of another type (unix(7)): some process has it open, which a socket that was left behind is not by anyone.
-        return error.errno == errno.EPROTOTYPE
-    return True
 
 
 @dataclass(slots=True)

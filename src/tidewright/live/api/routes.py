@@ -40,6 +40,7 @@ from .logs import Tail, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
+from .service_routes import ServiceRoutes
 from .wall_times import shown
 from .why import eta_ended, eta_view, rehearsed, waited, why_ended, why_live
 
@@ -50,7 +51,7 @@ EVENTS_AT_A_TIME = 200
 _JOB_ID = re.compile(r"\d{1,18}")
 
 
-class Routes:
+class Routes(ServiceRoutes):
     """The handlers. Named as in the route table, which binds them."""
 
     def __init__(self, context: ControllerContext) -> None:
@@ -124,8 +125,9 @@ class Routes:
         if job in self._book.specs:
             view = views.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
             reconciler = self.context.agent_pool.reconciler
-            device, host = reconciler.limits(job)
-            return replace(view, hold_us=reconciler.registry.held_us(job), memory_limit=device, host_limits=host)
+            memory, share, host = reconciler.limits(job)
+            held_us = reconciler.registry.held_us(job)
+            return replace(view, hold_us=held_us, memory_limit=memory, share_limits=share, host_limits=host)
         ended = self.context.journal.archive.get(job)
         if ended is None and job in self.context.loop.pending_archive:
             return views.almost_ended(self.context.loop.pending_archive[job])

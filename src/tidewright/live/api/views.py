@@ -19,7 +19,7 @@ from ...engine.periodic import interval_us
 from ...engine.rates import declared, in_force
 from ...engine.requests.hold import outlook
 from ...model.cause import Cause, Code, reported
-from ...model.job import TIER_TARGET, JobSpec, Level, State
+from ...model.job import TIER_TARGET, JobSpec, Level, State, share_of
 from ...model.job_record import Image
 from ...model.node import Allocation, NodeSpec, bits, device_count
 from ...model.rate import progress_us
@@ -79,7 +79,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=submit,
         start=table.first_start.item(row), since=table.since.item(row), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation),
-        held_until=record.user_hold or 0, where=_where(book, allocation),
+        held_until=record.user_hold or 0, where=_where(book, allocation, spec.best_effort),
         level=_LEVELS[level_of(book, job)], level_why=render(cap), level_cause=cause_view_or_none(cap),
         wanted=record.size_override, images=_images(record.images) if full else (), next_image=record.checkpoint_at,
         between_images_us=interval_us(book, job, row) if record.checkpoint_at else 0,
@@ -164,10 +164,11 @@ def _why(book: Book, job: int, history: list[tuple[int, str, Cause]], now: int) 
     return "", UNPLANNED if state is State.QUEUED else last
 
 
-def _where(book: Book, allocation: Allocation) -> tuple[api.DeviceHeld, ...]:
+def _where(book: Book, allocation: Allocation, best_effort: bool) -> tuple[api.DeviceHeld, ...]:
     layout = book.board.layout
     return tuple(
-        api.DeviceHeld(layout.nodes[part.node].name, tuple(bits(part.mask)), part.milli) for part in allocation
+        api.DeviceHeld(layout.nodes[part.node].name, tuple(bits(part.mask)), part.milli, best_effort)
+        for part in allocation
     )
 
 
@@ -204,7 +205,14 @@ def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
         faults={fault.device: render(fault.why) for fault in reversed(book.outages.of(index))},
         cpus_milli_asked=asked[0], memory_asked=asked[1],
         level=level(book, spec), busy=tuple(tuple(on.get(device, ())) for device in range(spec.devices)),
+        shares=tuple(_share(book.specs[job], job, device, spec) for device in sorted(on) for job in on[device]
+                     if book.specs[job].shares),
     )  # fmt: skip
+
+
+def _share(spec: JobSpec, job: int, device: int, node: NodeSpec) -> api.ShareView:
+    asked = share_of(spec, node.device_memory)
+    return api.ShareView(device=device, job=job, share_class=spec.share_class, milli=asked.milli, memory=asked.memory)
 
 
 def level(book: Book, spec: NodeSpec) -> str:

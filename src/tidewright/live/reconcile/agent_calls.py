@@ -12,7 +12,7 @@ from ...base.units import SECOND
 from ...engine.book import Book
 from ...engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ...engine.events import Event
-from ...model.job import RUNTIME_CLASS, RUNTIME_SOCKET, Level
+from ...model.job import RUNTIME_CLASS, RUNTIME_SOCKET, Level, share_of
 from ...model.node import Allocation, RankPlace, bits, rank_layout
 from ...wire import agent as wire
 from .aggregate_reports import GONE
@@ -90,6 +90,7 @@ class AgentCalls:
         seats = rank_layout(allocation, spec.ranks)
         nodes = self.names(allocation)
         row = book.table.row[job]
+        share = share_of(spec, book.board.layout.nodes[allocation[0].node].device_memory)
         endpoint = self._master_endpoint(nodes, f"{job}.{attempt} of {book.table.submit[row]}")
         for node in nodes if image else ():
             self.registry.sent(node, job)
@@ -101,8 +102,8 @@ class AgentCalls:
                 devices=spec.devices,
                 master_addr=endpoint.address, master_port=endpoint.port, grace_us=spec.grace_us,
                 level=book.true_level(job), tenant=spec.team,
-                run_as=self.run_as or spec.run_as, image=image, gpu_memory=spec.gpu_memory,
-                gpu_milli=spec.gpu_milli, cpus_milli=spec.cpus_milli, memory=spec.memory,
+                run_as=self.run_as or spec.run_as, image=image, gpu_memory=share.memory,
+                gpu_milli=share.milli, share_class=spec.share_class, cpus_milli=spec.cpus_milli, memory=spec.memory,
                 sources=self.registry.sources(job, image, node) if image else (),
             )
             for group, node in enumerate(nodes)

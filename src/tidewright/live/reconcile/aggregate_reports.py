@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from ...engine.events import Event, Exited, Resumed, Started, StartFailed, Suspended
 from ...model.cause import Code
@@ -109,3 +110,18 @@ def node_to_blame(event: StartFailed, reports: Mapping[str, wire.JobReport]) -> 
         node for node, one in reports.items() if one.state == "failed" and (one.fault or "world") == event.fault
     ]
     return unstarted[0] if unstarted else ""
+
+
+class ReportedLimits(NamedTuple):
+    """How far a job is held to its shares of a device's memory and compute, and its ranks to those of their hosts, in words."""
+
+    memory: str = ""
+    share: str = ""
+    host: str = ""
+
+
+def limits_of(reports: list[wire.JobReport]) -> ReportedLimits:
+    """Of one attempt's reports, a node each: of what several agents say of their hosts the longest."""
+    memory = next((one.memory_limit for one in reports if one.memory_limit), "")
+    share = next((one.share_limits for one in reports if one.share_limits), "")
+    return ReportedLimits(memory, share, max((one.host_limits for one in reports), key=len, default=""))

@@ -28,11 +28,13 @@ from .agent_calls import (
 )
 from .aggregate_reports import (
     GONE,
+    ReportedLimits,
     aggregate,
     cause,
     dead,
     failed,
     in_words,
+    limits_of,
     node_to_blame,
     stays,
     stopped_before,
@@ -378,11 +380,9 @@ class Reconciler:
         commands = [pending_commands(self.book, job) for job in stopping]
         return [event for command in commands if command is not None for event in self.answers(command)]
 
-    def limits(self, job: int) -> tuple[str, str]:
-        """What limits its share of a device's memory, and its ranks on their hosts; of several agents' words the longest."""
-        found = list(self._reports.get((job, self._attempts.get(job, 0)), {}).values())
-        host = [report.host_limits for report in found if report.host_limits]
-        return next((one.memory_limit for one in found if one.memory_limit), ""), max(host, key=len, default="")
+    def limits(self, job: int) -> ReportedLimits:
+        """How far a running job is held to what it asked for."""
+        return limits_of(list(self._reports.get((job, self._attempts.get(job, 0)), {}).values()))
 
     def expects(self, node: str, key: Key) -> bool:
         """Whether the attempt is one that may have ranks on this node."""

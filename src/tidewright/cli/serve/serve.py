@@ -1,0 +1,152 @@
+"""``tide serve``: services, that is so many replicas of a server, kept running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...base.errors import NotFound, UsageError
+from ...base.units import counted
+from ...model.service import ServiceSpec
+from ...wire.services import ReplicaView, ServiceView
+from .. import output as out
+from ..jobs import run
+from ..output import Column
+from ..session import Session, pass_session
+from ..types import Reader
+from ..words import since
+
+SERVICES: list[Column[ServiceView]] = [
+    Column("NAME", lambda one: one.name),
+    Column("STATE", lambda one: one.state, style=lambda one: out.STATE_STYLE.get(one.state, "")),
+    Column("REPLICAS", lambda one: f"{one.running}/{one.wanted}", right=True),
+    Column("BOUNDS", lambda one: f"{one.min_replicas}:{one.max_replicas}", right=True),
+    Column("VERSION", lambda one: str(one.version), right=True),
+    Column("TIER", lambda one: one.tier),
+    Column("DEVICES", lambda one: str(one.devices), right=True),
+    Column("JOBS", lambda one: ",".join(str(replica.job) for replica in one.replicas) or "-"),
+    Column("USER", lambda one: one.user or "-", wide=True),
+    Column("COMMAND", lambda one: one.command, wide=True),
+]
+REPLICAS: list[Column[ReplicaView]] = [
+    Column("JOB", lambda one: str(one.job), right=True),
+    Column("NAME", lambda one: one.name),
+    Column("STATE", lambda one: one.state, style=lambda one: out.STATE_STYLE.get(one.state, "")),
+    Column("VERSION", lambda one: str(one.version), right=True),
+    Column("NOTE", lambda one: "is being stopped" if one.retired else ""),
+]
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    """``2`` or ``1:4``."""
+    least, colon, most = text.partition(":")
+    if not least.isascii() or not least.isdigit() or not (most if colon else least).isdigit() or len(text) > 20:
+        raise UsageError(f"not a number of replicas: {text!r}", "write it like 2, or 1:4 for 1 to 4")
+    return int(least), int(most if colon else least)
+
+
+REPLICA_BOUNDS = Reader("replicas", _replicas)
+
+
+@click.group("serve", short_help="Keep replicas of a server running.", no_args_is_help=True)
+def command() -> None:
+    """Keep replicas of a server running: started as jobs, made anew when they end, scaled, and updated one after the other. See
+    docs/services.md.
+    """
+
+
+_OPTIONS = (
+    "devices", "ranks", "kinds", "gpu_mem", "gpu_milli", "share", "cpus", "mem", "sla", "runtime", "share_class", "team",
+    "workload", "env", "workdir", "output", "retries", "preempt", "checkpoint_every", "placement",
+)  # fmt: skip
+"""Options of tide run that a replica may have."""
+
+
+def _with_options_of_run(deploy: click.Command) -> click.Command:
+    deploy.params[1:1] = [param for param in run.command.params if param.name in _OPTIONS]
+    return deploy
+
+
+@_with_options_of_run
+@command.command("deploy", short_help="Deploy a service, or another version of one.")
+@click.argument("name")
+@click.option("--replicas", type=REPLICA_BOUNDS, default="1", show_default=True, metavar="N|MIN:MAX",
+              help="Replicas; a range is what it may be scaled to.")  # fmt: skip
+@click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
+@pass_session
+def deploy(session: Session, /, **given: Any) -> None:
+    """Deploy COMMAND as the service NAME: each replica is a job that runs it, with the options of tide run.
+
+    The service starts with MIN replicas, at least one. A replica that ends, for whatever reason, is made anew, after pauses that
+    grow while replicas end soon after one another. Deployed again with another command or other options, its replicas are
+    replaced one after the other: an old one is stopped when a new one runs. On a pool without a free device for the new one, one
+    old replica is stopped for it after half a minute.
+
+    \b
+    tide serve deploy --replicas 2:4 --sla premium vision -- python server.py
+    tide serve scale vision 3
+    """
+    from ...app.jobspec.submission import check_program
+
+    least, most = given.pop("replicas")
+    name = given.pop("name")
+    usual = run.command.make_context("run", list(given["argv"])).params
+    spec = run.spec_of({**usual, **given, "name": name}, "tide serve deploy --help")
+    if session.url is None:
+        check_program(spec)
+    service = ServiceSpec(name=name, replica=spec, min_replicas=least, max_replicas=most)
+    reply = session.client().deploy(service)
+    if reply.warning:
+        out.note(f"warning: {reply.warning}")
+    out.echo(f"deployed {name}; see tide serve ls {name}")
+
+
+@command.command("ls", short_help="List services, or the replicas of one.")
+@click.argument("name", required=False)
+@out.output_options
+@pass_session
+def ls(session: Session, name: str | None, output: str, headers: bool) -> None:
+    """List services, or the replicas of NAME. REPLICAS is how many of the present version run, of those that are wanted.
+
+    STATE: ready (all that are wanted run), starting, updating (replicas of an older version are left), idle (none are wanted),
+    deleting.
+    """
+    reply = session.client().services()
+    if name is None:
+        out.print_rows(reply.services, SERVICES, output, headers, lambda one: one.name, reply)
+        if not reply.services and output == "table":
+            out.note("no services; deploy one with tide serve deploy")
+        return
+    found = [one for one in reply.services if one.name == name]
+    if not found:
+        raise NotFound(f"no service {name}", "list them with tide serve ls")
+    (service,) = found
+    if output == "table":
+        out.echo(f"{name}: {service.state}, version {service.version}, deployed {since(service.since, reply.now)} ago")
+        if service.ends > 1:
+            out.note(
+                f"{counted(service.ends, 'replica')} ended soon after one another; see their logs with tide logs JOB"
+            )
+    out.print_rows(service.replicas, REPLICAS, output, headers, lambda one: str(one.job), service)
+
+
+@command.command("scale", short_help="Have so many replicas of a service.")
+@click.argument("name")
+@click.argument("replicas", type=click.IntRange(min=0))
+@pass_session
+def scale(session: Session, name: str, replicas: int) -> None:
+    """Have REPLICAS replicas of the service NAME, within the bounds that it is deployed with. Those that wait are stopped before
+    those that run, the newest before the oldest."""
+    session.client().scale_service(name, replicas)
+    out.echo(f"{name} is scaled to {counted(replicas, 'replica')}")
+
+
+@command.command("delete", short_help="End a service and its replicas.")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@pass_session
+def delete(session: Session, names: tuple[str, ...]) -> None:
+    """End services and their replicas. A service is gone once its replicas have ended."""
+    for name in names:
+        session.client().delete_service(name)
+        out.echo(f"{name} is being deleted")

@@ -1,0 +1,1 @@
+"""engine.services: so many replicas of a job, kept running."""

@@ -1,0 +1,184 @@
+"""Services: as many replicas as are wanted, replaced when they end, updated one after the other.
+
+Once a step's events are taken, the services that were touched are settled: replicas are made, as jobs like any other, or stopped.
+What is stopped first when there are too many: what waits before what runs, the newest before the oldest (as ReplicaSets of
+Kubernetes do).
+"""
+
+from __future__ import annotations
+
+from ...base.units import MINUTE, SECOND
+from ...model.cause import Cause, Code
+from ...model.job import State
+from ...model.service import ServiceSpec, problems, replica_spec
+from .. import events as ev
+from ..book import QUEUED, RUNNING, Book
+from ..commands import Reply
+from ..requests.admission import answer, enter, refuse
+from ..termination import pause, stop
+from .records import ServiceRecord
+
+SURGE = 1
+"""Replicas beyond those that are wanted while a service is updated."""
+UPDATE_PATIENCE_US = 30 * SECOND
+"""How long an updated replica may wait for devices until one of the version before it is stopped for it."""
+LASTING_US = 10 * MINUTE
+"""Ends of replicas that lie further apart are not counted together."""
+
+
+def deploy(book: Book, event: ev.DeployService) -> None:
+    """A new service, or another version of one."""
+    if _answered(book, event.op_id):
+        return
+    spec, record = event.service, book.services.records.get(event.service.name)
+    refusal = _refuse(book, spec, record)
+    if refusal is not None:
+        answer(book, Reply(event.op_id, error=refusal[0], kind=refusal[1]))
+        return
+    if record is None:
+        record = ServiceRecord(spec, max(1, spec.min_replicas), book.now)
+        book.services.records[spec.name] = record
+    else:
+        if spec.replica != record.spec.replica:
+            record.version, record.ends, record.pause_until = record.version + 1, 0, 0
+        record.spec = spec
+        record.wanted = min(max(record.wanted, spec.min_replicas), spec.max_replicas)
+    book.services.changed[spec.name] = True
+    answer(book, Reply(event.op_id))
+
+
+def scale(book: Book, event: ev.ScaleService) -> None:
+    """So many replicas from now on, within the service's bounds."""
+    record = _known(book, event.name, event.op_id)
+    if record is None:
+        return
+    spec = record.spec
+    if not spec.min_replicas <= event.replicas <= spec.max_replicas:
+        error = Code.REPLICAS_OUT_OF_BOUNDS(event.replicas, spec.min_replicas, spec.max_replicas)
+        answer(book, Reply(event.op_id, error=error, kind="usage"))
+        return
+    record.wanted = event.replicas
+    book.services.changed[event.name] = True
+    answer(book, Reply(event.op_id))
+
+
+def delete(book: Book, event: ev.DeleteService) -> None:
+    """Stop all replicas; the service is gone once they have ended."""
+    record = _known(book, event.name, event.op_id)
+    if record is not None:
+        record.deleted = True
+        book.services.changed[event.name] = True
+        answer(book, Reply(event.op_id))
+
+
+def settle(book: Book) -> None:
+    """After the events of a step: as many replicas as are wanted."""
+    services = book.services
+    if not services.records:  # every step passes here, and most pools have none
+        return
+    for job in book.touched:
+        if service := book.specs[job].service:
+            services.changed[service] = True
+    while services.changed:  # a replica that is stopped while it waits has ended at once
+        name = next(iter(services.changed))
+        del services.changed[name]
+        record = services.records.get(name)
+        if record is not None:
+            _settle(book, name, record)
+
+
+def _settle(book: Book, name: str, record: ServiceRecord) -> None:
+    _forget_ended(book, record)
+    if record.deleted:
+        for job in _alive(record):
+            _retire(book, record, job, Code.SERVICE_DELETED(name))
+        if not record.replicas:
+            del book.services.records[name]
+        return
+    _make(book, name, record)
+    alive = _alive(record)
+    current = [job for job in alive if record.replicas[job] == record.version]
+    for job in _least_needed(book, current)[: max(0, len(current) - record.wanted)]:
+        _retire(book, record, job, Code.SCALED_IN(name, record.wanted))
+    old = [job for job in alive if record.replicas[job] != record.version]
+    spare = len(old) - _old_needed(book, record, current)
+    for job in _least_needed(book, old)[: max(0, spare)]:
+        _retire(book, record, job, Code.SERVICE_UPDATED(name, record.version))
+
+
+def _make(book: Book, name: str, record: ServiceRecord) -> None:
+    """Replicas of the present version, while some are missing."""
+    if book.now < record.pause_until:
+        return
+    alive = _alive(record)
+    current = sum(record.replicas[job] == record.version for job in alive)
+    most = record.wanted + (SURGE if current < len(alive) else 0)
+    for _ in range(min(record.wanted - current, most - len(alive))):
+        record.made += 1
+        record.replicas[enter(book, replica_spec(record.spec, record.made))] = record.version
+        if current < len(alive):
+            book.set_timer(book.now + UPDATE_PATIENCE_US, "service")
+
+
+def _old_needed(book: Book, record: ServiceRecord, current: list[int]) -> int:
+    """Replicas of former versions that are still needed: those for which no updated one runs."""
+    running = sum(book.jobs[job].state == RUNNING for job in current)
+    stuck = any(
+        book.jobs[job].state == QUEUED and book.now - book.table.submit.item(book.table.row[job]) >= UPDATE_PATIENCE_US
+        for job in current
+    )
+    return max(0, record.wanted - running - stuck)
+
+
+def _alive(record: ServiceRecord) -> list[int]:
+    return [job for job in record.replicas if job not in record.retired]
+
+
+def _least_needed(book: Book, jobs: list[int]) -> list[int]:
+    """What waits before what runs, the newest before the oldest."""
+    return sorted(jobs, key=lambda job: (book.jobs[job].state == RUNNING, book.jobs[job].allocation is not None, -job))
+
+
+def _retire(book: Book, record: ServiceRecord, job: int, why: Cause) -> None:
+    record.retired[job] = True
+    stop(book, job, int(State.CANCELLED), why)
+
+
+def _forget_ended(book: Book, record: ServiceRecord) -> None:
+    """Replicas that ended by themselves are made anew, after a pause that grows while they do so soon after one another."""
+    for job in [job for job in record.replicas if job not in book.jobs]:
+        del record.replicas[job]
+        if record.retired.pop(job, False):
+            continue
+        record.ends = record.ends + 1 if book.now - record.last_end < LASTING_US else 1
+        record.last_end = book.now
+        record.pause_until = book.now + pause(book, record.ends)
+        book.set_timer(record.pause_until, "service")
+
+
+def _refuse(book: Book, spec: ServiceSpec, record: ServiceRecord | None) -> tuple[Cause, str] | None:
+    wrong = problems(spec)
+    if wrong:
+        return Code.SPEC_WRONG(tuple(wrong)), "usage"
+    if record is not None and record.deleted:
+        return Code.BEING_DELETED(spec.name), "conflict"
+    return refuse(book, spec.replica)
+
+
+def _known(book: Book, name: str, op_id: str) -> ServiceRecord | None:
+    """The service of a call that is new; otherwise the answer has been given."""
+    if _answered(book, op_id):
+        return None
+    record = book.services.records.get(name)
+    if record is None or record.deleted:
+        answer(book, Reply(op_id, error=Code.NO_SUCH_SERVICE(name), kind="notfound"))
+        return None
+    return record
+
+
+def _answered(book: Book, op_id: str) -> bool:
+    """Whether the call was answered before; it gets the same answer again."""
+    earlier = book.answers.get(op_id) if op_id else None
+    if earlier is not None:
+        book.out.append(earlier)
+    return earlier is not None

@@ -1,0 +1,107 @@
+"""Handlers of the HTTP API about services: deploy, list, scale, delete."""
+
+from __future__ import annotations
+
+import shlex
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...base.errors import NotFound
+from ...base.ids import new_op_id
+from ...engine import events as ev
+from ...engine.book import RUNNING, Book
+from ...engine.services.records import ServiceRecord
+from ...model.cause import Code
+from ...model.job import State
+from ...model.launchable import unlaunchable
+from ...wire import api
+from ...wire.services import DeployRequest, ReplicaView, ScaleServiceRequest, ServiceList, ServiceView
+from ..controller.controller_context import ControllerContext
+from . import submission
+from .identity import signed
+from .request_parsing import body as read_body
+
+
+class ServiceRoutes:
+    """The handlers; the class of all routes gives them the book, the clock and answers."""
+
+    context: ControllerContext
+
+    @property
+    def _book(self) -> Book:
+        raise NotImplementedError
+
+    def _now(self) -> int:
+        raise NotImplementedError
+
+    def _answer(self, body: Struct) -> Response:
+        raise NotImplementedError
+
+    async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
+        raise NotImplementedError
+
+    async def services(self, request: Request) -> Response:
+        records = self._book.services.records
+        found = tuple(service_view(self._book, records[name]) for name in sorted(records))
+        return self._answer(ServiceList(services=found, now=self._now()))
+
+    async def deploy(self, request: Request) -> Response:
+        body = await read_body(request, DeployRequest)
+        jobs = api.SubmitRequest(specs=(body.service.replica,))
+        (replica,) = signed(jobs, request.scope, self.context.run_as).specs
+        wrong = unlaunchable(replica)
+        if wrong:
+            raise submission.refusal(Code.SPEC_WRONG(tuple(wrong[: submission.SHOWN_MISTAKES])), "usage")
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.DeployService(replace(body.service, replica=replica), op_id), op_id)
+
+    async def scale_service(self, request: Request) -> Response:
+        body = await read_body(request, ScaleServiceRequest)
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.ScaleService(_name(request), body.replicas, op_id), op_id)
+
+    async def delete_service(self, request: Request) -> Response:
+        body = await read_body(request, api.ActionRequest, api.ActionRequest())
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.DeleteService(_name(request), op_id), op_id)
+
+
+def _name(request: Request) -> str:
+    name: str = request.path_params["name"]
+    if not name:
+        raise NotFound("an empty name of a service", "list them with tide serve ls")
+    return name
+
+
+def service_view(book: Book, record: ServiceRecord) -> ServiceView:
+    """A service as clients see it."""
+    spec = record.spec
+    replicas = tuple(
+        ReplicaView(
+            job=job, name=book.specs[job].name, state=State(book.jobs[job].state).name.lower(), version=version,
+            retired=job in record.retired,
+        )
+        for job, version in record.replicas.items() if job in book.jobs
+    )  # fmt: skip
+    running = sum(
+        book.jobs[one.job].state == RUNNING and one.version == record.version and not one.retired for one in replicas
+    )
+    return ServiceView(
+        name=spec.name, state=_state(record, running, replicas), version=record.version, wanted=record.wanted, running=running,
+        min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, tier=spec.replica.tier, devices=spec.replica.devices,
+        since=record.deployed, ends=record.ends, replicas=replicas, command=shlex.join(spec.replica.command),
+        user=spec.replica.user,
+    )  # fmt: skip
+
+
+def _state(record: ServiceRecord, running: int, replicas: tuple[ReplicaView, ...]) -> str:
+    if record.deleted:
+        return "deleting"
+    if any(one.version != record.version for one in replicas):
+        return "updating"
+    if not record.wanted:
+        return "idle"
+    return "ready" if running >= record.wanted else "starting"

@@ -1,0 +1,50 @@
+"""A service: so many replicas of one job, kept running until it is deleted."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..base.ids import valid_name
+from .job import JobSpec
+from .job import problems as problems_of_job
+
+MAX_REPLICAS = 10_000
+MAX_SERVICE_NAME = 100
+"""Replicas are named after their service and numbered."""
+
+
+class ServiceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A service as deployed. Each replica is a job of its own, a gang of ``replica.ranks``, placed and preempted as any other."""
+
+    name: str
+    replica: JobSpec
+    """What each replica runs."""
+    min_replicas: int = 1
+    """Fewest that it may be scaled to; 0: to none."""
+    max_replicas: int = 1
+
+
+def replica_spec(service: ServiceSpec, number: int) -> JobSpec:
+    """The job that is the service's replica of this number."""
+    return replace(service.replica, name=f"{service.name}-{number}", service=service.name, kind="service")
+
+
+def problems(service: ServiceSpec) -> list[str]:
+    """Everything wrong with a service, in words; empty when it is sound."""
+    found: list[str] = []
+    if not valid_name(service.name) or len(service.name) > MAX_SERVICE_NAME or service.name.isdigit():
+        found.append(
+            f"name: {service.name!r} may hold letters, digits and . _ - only, up to {MAX_SERVICE_NAME}, and not digits alone"
+        )
+    if not 0 <= service.min_replicas <= service.max_replicas or not 1 <= service.max_replicas <= MAX_REPLICAS:
+        asked = f"{service.min_replicas}:{service.max_replicas}"
+        found.append(f"replicas: {asked} is not MIN:MAX with 0 <= MIN <= MAX and 1 <= MAX <= {MAX_REPLICAS}")
+    spec = service.replica
+    if spec.array is not None or spec.after:
+        found.append("replica: of no array, and after no other job; leave out array and after")
+    if spec.kind == "runtime":
+        found.append("replica: a device runtime cannot be one; start it with tide runtime start")
+    if spec.max_duration_us:
+        found.append("max_duration: a replica runs until it is not needed any more; leave it out")
+    return found + problems_of_job(spec)

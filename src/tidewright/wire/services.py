@@ -1,0 +1,104 @@
+"""Services in the HTTP API: what is deployed, and their replicas. Times are microseconds of the wall clock in answers."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from ..base.errors import NotFound
+from ..base.ids import new_op_id
+from ..model.service import ServiceSpec
+from .api import SCHEMA, ActionReply, ActionRequest
+
+T = TypeVar("T")
+SERVICES = "/v1/services"
+
+
+class DeployRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Deploy a service, or another version of one."""
+
+    service: ServiceSpec
+    op_id: str = ""
+
+
+class ScaleServiceRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """So many replicas, within the bounds that the service is deployed with."""
+
+    replicas: int
+    op_id: str = ""
+
+
+class ReplicaView(Struct, frozen=True, kw_only=True):
+    """One replica: its job, and whether it is of the present version or being replaced."""
+
+    job: int
+    name: str
+    state: str
+    version: int
+    retired: bool = False
+    """It is being stopped and is not replaced."""
+
+
+class ServiceView(Struct, frozen=True, kw_only=True):
+    """A service. ``state`` is ``ready`` (all replicas that are wanted run), ``updating``, ``starting``, ``idle`` (none are
+    wanted) or ``deleting``."""
+
+    name: str
+    state: str
+    version: int
+    wanted: int
+    running: int
+    """Replicas of the present version that run."""
+    min_replicas: int
+    max_replicas: int
+    tier: str
+    devices: int
+    """Of each replica."""
+    since: int
+    """When it was first deployed."""
+    ends: int = 0
+    """Replicas in a row that ended by themselves soon after one another."""
+    replicas: tuple[ReplicaView, ...] = ()
+    command: str = ""
+    user: str = ""
+
+
+class ServiceList(Struct, frozen=True, kw_only=True):
+    """All services, by name."""
+
+    services: tuple[ServiceView, ...]
+    now: int
+    schema: str = SCHEMA
+
+
+class ServiceCalls:
+    """The calls about services of a client."""
+
+    def _ask(self, method: str, path: str, kind: type[T], body: Struct | None = None, query: dict[str, Any] | None = None,
+             wait: float = 0.0) -> T:  # fmt: skip
+        raise NotImplementedError
+
+    def services(self) -> ServiceList:
+        """Every service and its replicas."""
+        return self._ask("GET", SERVICES, ServiceList)
+
+    def deploy(self, service: ServiceSpec) -> ActionReply:
+        """A new service, or another version of one, whose replicas are then replaced one after the other."""
+        return self._ask("POST", SERVICES, ActionReply, DeployRequest(service=service, op_id=new_op_id()))
+
+    def scale_service(self, name: str, replicas: int) -> ActionReply:
+        """So many replicas from now on, within the service's bounds. Raises NotFound, UsageError beyond the bounds."""
+        body = ScaleServiceRequest(replicas=replicas, op_id=new_op_id())
+        return self._ask("POST", _path(name, "/scale"), ActionReply, body)
+
+    def delete_service(self, name: str) -> ActionReply:
+        """End a service and its replicas. Raises NotFound."""
+        return self._ask("POST", _path(name, "/delete"), ActionReply, ActionRequest(op_id=new_op_id()))
+
+
+def _path(name: str, tail: str) -> str:
+    if not name:
+        raise NotFound("an empty name of a service", "list them with tide serve ls")
+    return f"{SERVICES}/{quote(name, safe='')}{tail}"

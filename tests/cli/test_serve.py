@@ -1,0 +1,79 @@
+"""``tide serve`` at a stub of the controller."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from .stub import Terminal
+
+
+def test_deploy_takes_the_options_of_run(tide: Terminal) -> None:
+    found = tide(
+        "serve",
+        "deploy",
+        "vision",
+        "--replicas",
+        "1:4",
+        "--share",
+        "0.5",
+        "--sla",
+        "premium",
+        "--",
+        "true",
+        "--port",
+        "0",
+    )
+    assert (found.code, found.out) == (0, "deployed vision; see tide serve ls vision\n")
+    assert found.err == "warning: standard is short\n"
+    name, service = tide.stub.calls[-1]
+    assert (name, service.name, service.min_replicas, service.max_replicas) == ("deploy", "vision", 1, 4)
+    spec = service.replica
+    assert (spec.command, spec.gpu_share, spec.tier, spec.workdir) == (
+        ("true", "--port", "0"),
+        500,
+        "premium",
+        os.getcwd(),
+    )
+    assert spec.env["PATH"] == os.environ["PATH"]
+    tide("serve", "deploy", "--replicas", "2", "--class", "be", "--gpu-mem", "1GiB", "batch", "--", "true")
+    service = tide.stub.calls[-1][1]
+    assert (service.min_replicas, service.max_replicas) == (2, 2)
+    assert (service.replica.share_class, service.replica.tier, service.replica.gpu_share) == ("be", "basic", 0)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:", ":2", "1:x", "-1", "1.5", "9" * 30, "\u0661"])
+def test_replicas_that_are_no_numbers(tide: Terminal, text: str) -> None:
+    found = tide("serve", "deploy", "vision", f"--replicas={text}", "--", "true")
+    assert found.code == 2 and "write it like 2, or 1:4" in found.err
+
+
+def test_programs_that_are_not_there_are_refused_at_once(tide: Terminal) -> None:
+    found = tide("serve", "deploy", "vision", "--", "no-such-program")
+    assert found.code == 3 and "no such program" in found.err and not tide.stub.calls
+
+
+def test_ls(tide: Terminal) -> None:
+    lines = [line.split() for line in tide("serve", "ls").out.splitlines()]
+    assert lines[1] == ["vision", "updating", "1/2", "1:4", "2", "premium", "1", "31,30"]
+    found = tide("serve", "ls", "vision")
+    assert found.out.startswith("vision: updating, version 2, deployed 5.0s ago\n")
+    assert [line.split()[:4] for line in found.out.splitlines()[2:]] == [
+        ["31", "vision-1", "running", "2"], ["30", "vision-0", "stopping", "1"],
+    ]  # fmt: skip
+    assert "is being stopped" in found.out and "3 replicas ended soon after one another" in found.err
+    assert tide("serve", "ls", "vision", "-o", "name").out == "31\n30\n"
+    assert json.loads(tide("serve", "ls", "-o", "json").out)["services"][0]["name"] == "vision"
+    assert json.loads(tide("serve", "ls", "vision", "-o", "json").out)["version"] == 2
+    missing = tide("serve", "ls", "other")
+    assert missing.code == 3 and "tide serve ls" in missing.err
+
+
+def test_scale_and_delete(tide: Terminal) -> None:
+    assert tide("serve", "scale", "vision", "3").out == "vision is scaled to 3 replicas\n"
+    assert tide.stub.calls[-1] == ("scale_service", "vision", 3)
+    assert tide("serve", "scale", "vision", "-1").code == 2
+    assert tide("serve", "delete", "vision", "other").out == "vision is being deleted\nother is being deleted\n"
+    assert tide.stub.calls[-2:] == [("delete_service", "vision"), ("delete_service", "other")]
