@@ -13,12 +13,11 @@ class GatewayMeasures:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        of = {"registry": self.registry, "labelnames": ("service",)}
-        self._latency = Histogram(
-            "tidewright_serve_request_seconds", "From arrival to answer.", buckets=_LATENCIES, **of
-        )
-        self._batch = Histogram("tidewright_serve_batch_size", "Requests of a batch.", buckets=_SIZES, **of)
-        self._replicas = Gauge("tidewright_serve_replicas", "Replicas that are ready.", **of)
+        of, to = ("service",), self.registry
+        name = "tidewright_serve_request_seconds"
+        self._latency = Histogram(name, "From arrival to answer.", of, buckets=_LATENCIES, registry=to)
+        self._batch = Histogram("tidewright_serve_batch_size", "Requests of a batch.", of, buckets=_SIZES, registry=to)
+        self._replicas = Gauge("tidewright_serve_replicas", "Replicas that are ready.", of, registry=to)
         self._requests = Counter(
             "tidewright_serve_requests", "Requests by how they ended.", ("service", "result"), registry=self.registry
         )

@@ -1,7 +1,7 @@
 """One service at the gateway: its requests, its replicas, and the router that brings them together.
 
-Runs on one event loop; every method is called from it. Time is microseconds of a monotonic clock, which steps of the wall clock do
-not touch.
+Runs on one event loop; every method is called from it. Time is microseconds of a monotonic clock, which steps of the wall
+clock do not touch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ServicePool:
         self._next_request = self._next_replica = 0
         self._timer: asyncio.TimerHandle | None = None
         self.arrivals: Callable[[int, bool], None] = lambda now_us, refused: None
-        """Told of every real-time request and whether it was refused (the autoscaler)."""
+        """Called with every real-time request: when it came, and whether it was refused (the autoscaler)."""
 
     @property
     def signature(self) -> ModelSignature | None:
@@ -81,6 +81,11 @@ class ServicePool:
     def replicas(self) -> int:
         """Replicas that are ready."""
         return len(self._links)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Requests so far, by how they ended: ``ok``, the code of a refusal, ``model``, ``lost``."""
+        return dict(self._measures.counts)
 
     def waiting(self) -> int:
         """Requests that wait."""
@@ -123,7 +128,7 @@ class ServicePool:
         """A replica is ready. Raises UsageError where it serves something else than those before it."""
         if self.hello is None or not self._links or link.hello.signature == self.hello.signature:
             if self.router is None or self.hello is None or link.hello.signature != self.hello.signature:
-                self.router = Router([_served(link.hello)], PoolSettings(AdmissionRule.DEADLINE))
+                self.router = Router([served_model(link.hello)], PoolSettings(AdmissionRule.DEADLINE))
             self.hello = link.hello
         else:
             raise UsageError(
@@ -262,7 +267,8 @@ def _patience(batch: BatchDispatch) -> int:
     return max(OVERDUE_US, OVERDUE * (batch.predicted_us - batch.started_us))
 
 
-def _served(hello: Hello) -> ServedModel:
+def served_model(hello: Hello) -> ServedModel:
+    """The service as the router knows it, from what its replica measured while it warmed up."""
     options, most = hello.options, max(1, hello.signature.max_batch)
     # A larger batch never takes less time: what was measured so is noise.
     points: list[tuple[int, int]] = []

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 from ...base.errors import UsageError, WorldError
@@ -89,6 +89,3 @@ class ReplicaServer:
 async def _message(reader: asyncio.StreamReader) -> ToGateway:
     length = length_of(await reader.readexactly(HEAD.size))
     return from_replica(await reader.readexactly(length))
-
-
-Infer = Callable[[], Awaitable[None]]

@@ -18,6 +18,7 @@ from .datatypes import Tensor, datatype_of
 from .signature import ANY, MAX_DIMENSIONS, ModelSignature, TensorSignature
 from .tensors import from_binary, from_json, to_binary, to_json
 
+MAX_TIMEOUT_US = 86_400_000_000
 LENGTH_HEADER = "inference-header-content-length"
 
 
@@ -51,6 +52,8 @@ class InferenceCall:
     """Items, where the model takes batches."""
     wanted: dict[str, bool] = field(default_factory=dict)
     binary: bool = False
+    timeout_us: int = 0
+    """The parameter ``timeout`` of Triton's clients; 0: none was given."""
 
 
 _decoder = msgspec.json.Decoder(_Request)
@@ -75,7 +78,8 @@ def read_call(body: bytes, header_length: int | None, signature: ModelSignature)
     for name in wanted:
         if known and name not in known:
             raise UsageError(f"no output {name!r}", f"the model has {', '.join(sorted(known))}")
-    return InferenceCall(inputs, request.id, batch, wanted, _flag(request.parameters, "binary_data_output"))
+    binary = _flag(request.parameters, "binary_data_output")
+    return InferenceCall(inputs, request.id, batch, wanted, binary, _timeout(request.parameters))
 
 
 def _expected(signature: ModelSignature) -> str:
@@ -86,6 +90,13 @@ def _flag(parameters: dict[str, Any], name: str) -> bool:
     value = parameters.get(name, False)
     if not isinstance(value, bool):
         raise UsageError(f"parameter {name}: {value!r} is neither true nor false", "correct the request")
+    return value
+
+
+def _timeout(parameters: dict[str, Any]) -> int:
+    value = parameters.get("timeout", 0)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TIMEOUT_US:
+        raise UsageError(f"parameter timeout: {value!r} is not a number of microseconds", "give 0 to 86400000000")
     return value
 
 

@@ -39,7 +39,8 @@ class ServingOptions(Struct, frozen=True, forbid_unknown_fields=True):
     model: str
     """``module:attribute``."""
     objective_us: int = 100_000
-    batching: str = "deferred"
+    batching: str = "deadline"
+    """A live server cannot start batches at the last moment to the microsecond, as ``deferred`` wants to."""
     max_queue: int = 10_000
     idempotent: bool = True
     """Whether a request may be run once more when its replica is lost."""

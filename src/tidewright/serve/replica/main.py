@@ -60,14 +60,18 @@ class Replica:
 
     def serve(self) -> None:
         """Until it is to end."""
+        waits = False
         while not self._leaving:
             with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection:
                 try:
                     connection.connect(self._path)
                 except OSError as error:
-                    log.info("waiting for the gateway at %s: %s", self._path, error.strerror)
+                    if not waits:
+                        log.info("waiting for the gateway at %s: %s", self._path, error.strerror)
+                    waits = True
                     select.select([self._woken], [], [], RETRY_S)
                     continue
+                waits = False
                 try:
                     self._exchange(connection)
                 except OSError as error:
