@@ -163,13 +163,15 @@ def _work(book: Book, job: int, dice: Random) -> float:
     if book.specs[job].service:  # has its devices for good: they are no part of the pool's capacity
         return 0.0
     done = book.table.ideal.item(book.table.row[job])
-    return (total_us(book.run_times, book.specs[job], done, dice) - done) * _devices(book, job)
+    return float(total_us(book.run_times, book.specs[job], done, dice) - done) * _devices(book, job)
 
 
 def _devices(book: Book, job: int) -> float:
     """Devices that a job holds, or asks for while it waits; a share counts as such."""
     row = book.table.row[job]
-    return book.table.held_milli.item(row) / WHOLE_DEVICE if book.table.held.item(row) else book.table.demand.item(row)
+    asked: int = book.table.demand.item(row)
+    held: int = book.table.held_milli.item(row)
+    return held / WHOLE_DEVICE or asked
 
 
 def _wider(found: Interval, now: int) -> Interval:

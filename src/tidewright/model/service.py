@@ -45,7 +45,8 @@ def problems(service: ServiceSpec) -> list[str]:
         found.append("replica: of no array, and after no other job; leave out array and after")
     if spec.kind == "runtime":
         found.append("replica: a device runtime cannot be one; start it with tide runtime start")
-    for field in ("max_duration_us", "expected_us", "deadline_us"):
-        if getattr(spec, field):
-            found.append(f"{field.removesuffix('_us')}: a replica runs until it is not needed any more; leave it out")
+    found += [
+        f"{field.removesuffix('_us')}: a replica runs until it is not needed any more; leave it out"
+        for field in ("max_duration_us", "expected_us", "deadline_us") if getattr(spec, field)
+    ]  # fmt: skip
     return found + problems_of_job(spec)
