@@ -30,6 +30,11 @@ def replica_spec(service: ServiceSpec, number: int) -> JobSpec:
     return replace(service.replica, name=f"{service.name}-{number}", service=service.name, kind="service")
 
 
+def problems_of_number(replicas: int) -> list[str]:
+    """What is wrong with a number of replicas of any service, in words."""
+    return [] if 0 <= replicas <= MAX_REPLICAS else [f"replicas: {replicas} is not between 0 and {MAX_REPLICAS}"]
+
+
 def problems(service: ServiceSpec) -> list[str]:
     """Everything wrong with a service, in words; empty when it is sound."""
     found: list[str] = []
