@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tidewright.base.units import MINUTE, SECOND
 from tidewright.engine import commands as co
@@ -289,3 +290,21 @@ def test_an_update_to_what_ends_at_once_leaves_those_that_run() -> None:
     deploy(pool, service(3, 3, workload="mended"))
     wait(pool, 3 * MINUTE)
     assert len(running(pool)) == 3 and not set(running(pool)) & old
+
+
+def test_where_readiness_is_reported_an_update_waits_for_it() -> None:
+    pool = world()
+    spec = structs.replace(service(2, 2), reports_ready=True)
+    deploy(pool, spec)
+    old = running(pool)
+    deploy(pool, structs.replace(spec, replica=structs.replace(spec.replica, workload="other")))
+    wait(pool, 2 * MINUTE)
+    assert set(old) < set(running(pool))
+    for _ in range(4):
+        new = [job for job in running(pool) if job not in old]
+        for job in new:
+            pool.reply(ev.ReplicaReady("vision", job, 1, f"r{pool.engine.revision}"), f"r{pool.engine.revision}")
+        wait(pool, 2 * SECOND)
+    assert len(running(pool)) == 2 and not set(running(pool)) & set(old)
+    error = pool.reply(ev.ReplicaReady("vision", old[0], 1, "gone"), "gone").error
+    assert error == Code.NO_SUCH_JOB(old[0])

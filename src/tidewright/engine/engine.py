@@ -53,6 +53,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.DeployService: replicas.deploy,
     ev.ScaleService: replicas.scale,
     ev.DeleteService: replicas.delete,
+    ev.ReplicaReady: replicas.ready,
 }
 
 

@@ -23,6 +23,8 @@ class ServiceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     min_replicas: int = 1
     """Fewest that it may be scaled to; 0: to none."""
     max_replicas: int = 1
+    reports_ready: bool = False
+    """Whether the gateway reports replicas that are ready; until then one that runs does not count as one."""
 
 
 def replica_spec(service: ServiceSpec, number: int) -> JobSpec:

@@ -36,7 +36,7 @@ REPLICAS: list[Column[ReplicaView]] = [
     Column("NAME", lambda one: one.name),
     Column("STATE", lambda one: one.state, style=lambda one: out.STATE_STYLE.get(one.state, "")),
     Column("VERSION", lambda one: str(one.version), right=True),
-    Column("NOTE", lambda one: "is being stopped" if one.retired else ""),
+    Column("NOTE", lambda one: "is being stopped" if one.retired else "" if one.ready else "not ready yet"),
 ]
 
 
@@ -117,7 +117,7 @@ def deploy(session: Session, /, **given: Any) -> None:
     spec = run.spec_of({**usual, **given, "name": name}, "tide serve deploy --help")
     if session.url is None:
         check_program(spec)
-    service = ServiceSpec(name=name, replica=spec, min_replicas=least, max_replicas=most)
+    service = ServiceSpec(name=name, replica=spec, min_replicas=least, max_replicas=most, reports_ready=bool(model))
     reply = session.client().deploy(service)
     if reply.warning:
         out.note(f"warning: {reply.warning}")

@@ -17,7 +17,7 @@ from ..commands import Ended, Reply
 from ..requests import runtime_attach
 from ..requests.admission import answer, enter, refuse
 from ..termination import pause, stop
-from .records import ServiceRecord
+from .records import ServiceRecord, is_ready
 
 RUNTIME_TRIES = 5
 """Failed tries whose pause (``termination.pause``) is kept between two looks for a runtime that is not there."""
@@ -80,6 +80,19 @@ def delete(book: Book, event: ev.DeleteService) -> None:
         record.deleted = True
         book.services.changed[event.name] = True
         answer(book, Reply(event.op_id))
+
+
+def ready(book: Book, event: ev.ReplicaReady) -> None:
+    """A replica answers requests."""
+    record = _known(book, event.name, event.op_id)
+    if record is None:
+        return
+    if event.job not in record.replicas:
+        answer(book, Reply(event.op_id, event.job, Code.NO_SUCH_JOB(event.job), "notfound"))
+        return
+    record.ready[event.job] = event.attempt
+    book.services.changed[event.name] = True
+    answer(book, Reply(event.op_id, event.job))
 
 
 def settle(book: Book) -> None:
@@ -149,7 +162,9 @@ def _old_needed(book: Book, record: ServiceRecord, current: list[int]) -> int:
     proven, stuck = 0, False
     for job in current:
         row, state = book.table.row[job], book.jobs[job].state
-        if state == RUNNING:
+        if state == RUNNING and record.spec.reports_ready:
+            proven += is_ready(record, job, book.jobs[job].attempt)
+        elif state == RUNNING:
             at = book.table.since.item(row) + PROVEN_US
             proven += at <= book.now
             if job in book.touched and at > book.now:
@@ -181,6 +196,7 @@ def _forget_ended(book: Book, record: ServiceRecord) -> None:
     started = {command.job: command.first_start for command in book.out if type(command) is Ended}
     for job in gone:
         version, retired = record.replicas.pop(job), record.retired.pop(job, False)
+        record.ready.pop(job, None)
         # Of those that end together the first counts; another program than the present one says nothing of it.
         if retired or version != record.version or book.now < record.pause_until:
             continue

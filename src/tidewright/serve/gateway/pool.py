@@ -87,6 +87,10 @@ class ServicePool:
         """Requests so far, by how they ended: ``ok``, the code of a refusal, ``model``, ``lost``."""
         return dict(self._measures.counts)
 
+    def attempt_of(self, job: int) -> int | None:
+        """The attempt of a replica that is ready here; None where none of the job is."""
+        return next((link.hello.attempt for link in self._links.values() if link.hello.job == job), None)
+
     def waiting(self) -> int:
         """Requests that wait."""
         return sum(self.router.waiting(self.name)) if self.router else 0

@@ -22,6 +22,8 @@ class Controller(Protocol):
 
     def scale_service(self, name: str, replicas: int) -> object: ...
 
+    def replica_ready(self, name: str, job: int, attempt: int) -> object: ...
+
     def cancel(self, ref: int) -> object: ...
 
 
@@ -52,9 +54,21 @@ class Scaling:
             if name not in self.known:
                 del self._scalers[name]
         for view in self.known.values():
+            await self._report(view)
             wanted = self._wanted(view)
             if wanted is not None and wanted != view.wanted:
                 await self._scale(view.name, wanted)
+
+    async def _report(self, view: ServiceView) -> None:
+        """Tell the controller which of its replicas are here, where it does not know."""
+        pool = self._pools.get(view.name)
+        for replica in view.replicas if pool is not None else ():
+            attempt = pool.attempt_of(replica.job) if pool is not None else None
+            if not replica.ready and attempt is not None:
+                await self._ready(view.name, replica.job, attempt)
+
+    async def _ready(self, name: str, job: int, attempt: int) -> None:
+        await self._ask(lambda controller: controller.replica_ready(name, job, attempt))
 
     def _wanted(self, view: ServiceView) -> int | None:
         """Replicas that it should have; None where that is fixed, or nothing is known of its model yet."""

@@ -153,10 +153,10 @@ def _check(one: _Input, known: TensorSignature, signature: ModelSignature) -> No
 def _batch(inputs: dict[str, Tensor], signature: ModelSignature) -> int:
     if not signature.batched:
         return 1
-    sizes = {tensor.shape[0] for tensor in inputs.values()}
+    sizes = sorted({tensor.shape[0] for tensor in inputs.values()})
     if len(sizes) > 1:
-        raise UsageError(f"inputs with batches of {', '.join(map(str, sorted(sizes)))} items", _expected(signature))
-    batch = sizes.pop() if sizes else 1
+        raise UsageError(f"inputs with batches of {', '.join(map(str, sizes))} items", _expected(signature))
+    batch = sizes[0] if sizes else 1
     if not 1 <= batch <= signature.max_batch:
         raise UsageError(f"a batch of {batch} items; the model takes 1 to {signature.max_batch}", _expected(signature))
     return int(batch)

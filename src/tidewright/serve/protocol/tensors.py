@@ -33,6 +33,8 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Te
         ) from None
     if not found.size and not elements(shape):
         return np.empty(shape, wanted)
+    if wanted.kind == "u" and found.dtype.kind in "fO":
+        found = _beyond_int64(data, found)
     if found.dtype.kind not in _KINDS[wanted.kind]:
         raise UsageError(f"input {name}: data holds what is no {datatype}", "give elements of that datatype")
     _counts(name, shape, found)
@@ -45,6 +47,13 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Te
     if wanted.kind == "f" and not np.isfinite(made).all():
         raise UsageError(f"input {name}: data is beyond {datatype}", "give smaller numbers, or another datatype")
     return made
+
+
+def _beyond_int64(data: list[Any], found: Tensor) -> Tensor:
+    """numpy makes floats or objects of integers of which some are beyond 63 bits and others are not: exact ones of such."""
+    exact = np.array(data, object)
+    whole = all(type(each) is int and 0 <= each < 2**64 for each in exact.ravel().tolist())
+    return exact.astype(np.uint64) if whole else found
 
 
 def _texts(name: str, shape: tuple[int, ...], data: list[Any]) -> Tensor:
