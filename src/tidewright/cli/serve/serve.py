@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ...base.errors import NotFound, Unreachable, UsageError
+from ...base.errors import NotFound, UsageError
 from ...base.units import counted
 from ...model.service import ServiceSpec
 from ...wire.services import ReplicaView, ServiceView
@@ -128,26 +128,15 @@ def _replica_of(
     session: Session, name: str, model: str, objective: int | None, batching: str | None, given: dict[str, Any]
 ) -> dict[str, Any]:
     """Options of a replica that runs a model."""
-    import sys
-
-    import msgspec
-
-    from ...serve.batching.registry import make_batcher
-    from ...serve.gateway.main import SOCKET
-    from ...serve.replica.link import GATEWAY, OPTIONS, ServingOptions
+    from ...app.serving import replica_command
 
     if session.url is not None:
         raise UsageError("models are deployed on the machine of the controller", "leave out --url, or deploy a COMMAND")
-    options = ServingOptions(service=name, model=model)
-    options = msgspec.structs.replace(
-        options, objective_us=objective or options.objective_us, batching=batching or options.batching
-    )
-    make_batcher(options.batching, options.objective_us)  # a policy that there is not is said now
+    argv, serving = replica_command(session.state, name, model, objective or 0, batching or "")
     level = click.get_current_context().get_parameter_source("preempt")
-    serving = ((GATEWAY, str(session.state.absolute() / SOCKET)), (OPTIONS, msgspec.json.encode(options).decode()))
     return {
-        "argv": (sys.executable, "-m", "tidewright.serve.replica.main"),
-        "env": (*given["env"], *serving),
+        "argv": argv,
+        "env": (*given["env"], *serving.items()),
         "preempt": "requeue" if level is ParameterSource.DEFAULT else given["preempt"],
     }
 
@@ -168,24 +157,14 @@ def gateway(session: Session, listen: str, token_file: str | None, max_body: int
     """
     import logging
 
-    from ...serve.gateway.main import run_gateway
+    from ...app.serving import read_token, run_gateway
 
     if session.url is not None:
         raise UsageError("the gateway runs on the machine of the controller", "leave out --url")
-    token = read_private(Path(token_file)) if token_file else ""
+    token = read_token(Path(token_file)) if token_file else ""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     session.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     run_gateway(session.state, listen, session.client(), token, max_body)
-
-
-def read_private(path: Path) -> str:
-    """The token in a file that only its owner can read."""
-    if path.stat().st_mode & 0o077:
-        raise UsageError(f"{path} can be read by others", f"chmod 600 {path}")
-    token = path.read_text().strip()
-    if len(token) < 16:
-        raise UsageError(f"{path} holds a token of {len(token)} characters", "use one of at least 16")
-    return token
 
 
 @command.command("top", short_help="What the gateway does.")
@@ -194,22 +173,9 @@ def read_private(path: Path) -> str:
 def top(session: Session, output: str, headers: bool) -> None:
     """What the gateway of this machine does: for each service the replicas that are ready, requests that wait, and those so far
     by how they ended."""
-    import json
-    import urllib.error
-    import urllib.request
+    from ...app.serving import gateway_status
 
-    from ...serve.gateway.main import ADDRESS
-
-    try:
-        address = (session.state / ADDRESS).read_text().strip()
-        with urllib.request.urlopen(f"http://{address}/v1/gateway", timeout=10) as answer:
-            reply = json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise UsageError(
-            f"the gateway answers {error.code}: it asks for a token", "ask it with curl and the token"
-        ) from None
-    except (OSError, ValueError):
-        raise Unreachable("no gateway runs on this state directory", "start it with tide serve gateway") from None
+    reply = gateway_status(session.state)
     columns: list[Column[dict[str, Any]]] = [
         Column("SERVICE", lambda one: one["name"]),
         Column("REPLICAS", lambda one: str(one["replicas"]), right=True),

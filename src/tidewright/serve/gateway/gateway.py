@@ -10,7 +10,7 @@ from ..replica.link import BatchDone, Leaving
 from .measures import GatewayMeasures
 from .pool import ServicePool
 from .replica_link import ReplicaLink, ReplicaServer
-from .scaling import Controller, Scaling
+from .scaling import Scaling, ServiceController
 
 
 def monotonic_us() -> int:
@@ -21,7 +21,7 @@ def monotonic_us() -> int:
 class Gateway:
     """``path``: of the socket of replicas. Must be made in a running event loop."""
 
-    def __init__(self, path: Path, controller: Controller | None) -> None:
+    def __init__(self, path: Path, controller: ServiceController | None) -> None:
         self.measures = GatewayMeasures()
         self._pools: dict[str, ServicePool] = {}
         self.scaling = Scaling(controller, self._pools, monotonic_us)

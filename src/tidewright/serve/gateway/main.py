@@ -19,7 +19,7 @@ from ...base.atomic import write_atomically
 from ...base.errors import Conflict, UsageError
 from .gateway import Gateway
 from .http import GatewayRoutes
-from .scaling import Controller
+from .scaling import ServiceController
 
 log = logging.getLogger("tidewright.gateway")
 SOCKET, LOCK, ADDRESS = "serve.sock", "serve.lock", "serve.address"
@@ -75,7 +75,7 @@ def _only_one(state: Path) -> Iterator[None]:
 
 
 def run_gateway(
-    state: Path, listen: str, controller: Controller | None, token: str = "", max_body: int = MAX_BODY
+    state: Path, listen: str, controller: ServiceController | None, token: str = "", max_body: int = MAX_BODY
 ) -> None:
     """Serve until SIGTERM or SIGINT. Raises UsageError, Conflict."""
     with _only_one(state), listener(listen) as listening:
@@ -83,7 +83,7 @@ def run_gateway(
 
 
 async def _serve(
-    state: Path, listening: socket.socket, controller: Controller | None, token: str, max_body: int
+    state: Path, listening: socket.socket, controller: ServiceController | None, token: str, max_body: int
 ) -> None:
     gateway = Gateway(state / SOCKET, controller)
     app = GatewayRoutes(gateway, version("tidewright"), max_body, token).application()

@@ -18,7 +18,7 @@ from ..lane import ServedModel
 from ..profile import BatchProfile
 from ..protocol.datatypes import Tensor
 from ..protocol.signature import ModelSignature
-from ..replica.link import BatchDone, Hello, Leaving, RequestResult, packed, unpacked
+from ..replica.link import BatchDone, Leaving, ReplicaHello, RequestResult, packed, unpacked
 from ..request import NO_DEADLINE, BatchDispatch, InferenceRequest, RequestRefusal
 from ..routing import PoolSettings, Router
 from .measures import ServiceMeasures
@@ -60,7 +60,7 @@ class ServicePool:
     ) -> None:
         self.name, self._clock, self._measures, self._hung = name, clock, measures, hung
         self.router: Router | None = None
-        self.hello: Hello | None = None
+        self.hello: ReplicaHello | None = None
         self.first = asyncio.Event()
         """Set while there is a replica."""
         self._numbers: dict[ReplicaLink, int] = {}
@@ -271,7 +271,7 @@ def _patience(batch: BatchDispatch) -> int:
     return max(OVERDUE_US, OVERDUE * (batch.predicted_us - batch.started_us))
 
 
-def served_model(hello: Hello) -> ServedModel:
+def served_model(hello: ReplicaHello) -> ServedModel:
     """The service as the router knows it, from what its replica measured while it warmed up."""
     options, most = hello.options, max(1, hello.signature.max_batch)
     # A larger batch never takes less time: what was measured so is noise.

@@ -10,7 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...base.errors import UsageError, WorldError
-from ..replica.link import HEAD, BatchDone, Hello, Leaving, RunBatch, Tensors, ToGateway, frame, from_replica, length_of
+from ..replica.link import (
+    HEAD,
+    BatchDone,
+    Leaving,
+    ReplicaHello,
+    RunBatch,
+    Tensors,
+    ToGateway,
+    frame,
+    from_replica,
+    length_of,
+)
 
 log = logging.getLogger("tidewright.gateway")
 HELLO_WITHIN_S = 10.0
@@ -19,7 +30,7 @@ HELLO_WITHIN_S = 10.0
 class ReplicaLink:
     """One replica that has said hello. ``send`` never waits: a replica has one batch at a time, and reads it whole."""
 
-    def __init__(self, hello: Hello, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, hello: ReplicaHello, writer: asyncio.StreamWriter) -> None:
         self.hello = hello
         self._writer = writer
 
@@ -70,11 +81,11 @@ class ReplicaServer:
         link: ReplicaLink | None = None
         try:
             hello = await asyncio.wait_for(_message(reader), HELLO_WITHIN_S)
-            if not isinstance(hello, Hello):
+            if not isinstance(hello, ReplicaHello):
                 raise WorldError("it did not say hello")
             link = ReplicaLink(hello, writer)
             self._joined(link)
-            while not isinstance(said := await _message(reader), Hello):
+            while not isinstance(said := await _message(reader), ReplicaHello):
                 self._said(link, said)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             pass

@@ -15,7 +15,7 @@ from .pool import ServicePool, served_model
 log = logging.getLogger("tidewright.gateway")
 
 
-class Controller(Protocol):
+class ServiceController(Protocol):
     """What is asked of the controller; ``tidewright.wire.client.Client`` is one. Calls may take seconds."""
 
     def services(self) -> ServiceList: ...
@@ -30,7 +30,9 @@ class Controller(Protocol):
 class Scaling:
     """Looks once a second. ``wake`` starts the first replica of a service that is scaled to none."""
 
-    def __init__(self, controller: Controller | None, pools: dict[str, ServicePool], clock: Callable[[], int]) -> None:
+    def __init__(
+        self, controller: ServiceController | None, pools: dict[str, ServicePool], clock: Callable[[], int]
+    ) -> None:
         self._controller, self._pools, self._clock = controller, pools, clock
         self._scalers: dict[str, Autoscaler] = {}
         self._lock = asyncio.Lock()
@@ -107,7 +109,7 @@ class Scaling:
         task = asyncio.ensure_future(self._ask(lambda controller: controller.cancel(job)))
         task.add_done_callback(lambda done: done.exception())
 
-    async def _ask(self, call: Callable[[Controller], object]) -> ServiceList | None:
+    async def _ask(self, call: Callable[[ServiceController], object]) -> ServiceList | None:
         """The controller's answer; None while it is away."""
         if self._controller is None:
             return None

@@ -46,7 +46,7 @@ class ServingOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a request may be run once more when its replica is lost."""
 
 
-class Hello(Struct, frozen=True, tag=True):
+class ReplicaHello(Struct, frozen=True, tag=True):
     """The replica is ready. ``samples``: (batch size, microseconds) as measured while it warmed up."""
 
     job: int
@@ -82,7 +82,7 @@ class Leaving(Struct, frozen=True, tag=True):
     """The replica is to end: no further batch, please. The gateway closes the connection when it has all answers."""
 
 
-ToGateway = Hello | BatchDone | Leaving
+ToGateway = ReplicaHello | BatchDone | Leaving
 _encoder = msgspec.msgpack.Encoder()
 _from_replica: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
 _from_gateway = msgspec.msgpack.Decoder(RunBatch)

@@ -24,8 +24,8 @@ from .link import (
     HEAD,
     OPTIONS,
     BatchDone,
-    Hello,
     Leaving,
+    ReplicaHello,
     RequestResult,
     RunBatch,
     ServingOptions,
@@ -35,21 +35,21 @@ from .link import (
     packed,
     unpacked,
 )
-from .model import LoadedModel, load
+from .model import ReplicaModel, load
 
 log = logging.getLogger("tidewright.replica")
 RETRY_S = 0.2
 
 
-class Replica:
+class ReplicaProcess:
     """One model on one connection at a time. SIGTERM wakes what waits through a pipe of its own, so that no message is torn."""
 
     def __init__(
-        self, path: str, options: ServingOptions, model: LoadedModel, samples: tuple[tuple[int, int], ...]
+        self, path: str, options: ServingOptions, model: ReplicaModel, samples: tuple[tuple[int, int], ...]
     ) -> None:
         job, attempt = (int(os.environ.get(name, "0")) for name in ("TIDE_JOB_ID", "TIDE_ATTEMPT"))
         self._path, self._model = path, model
-        self._hello = Hello(job, attempt, options, model.signature, samples)
+        self._hello = ReplicaHello(job, attempt, options, model.signature, samples)
         self._leaving = False
         self._woken, self._wakes = socket.socketpair()
 
@@ -134,7 +134,7 @@ def main() -> int:
         path = os.environ[GATEWAY]
         sys.path.insert(0, os.getcwd())
         definition = load(options.model)
-        model = LoadedModel(definition)
+        model = ReplicaModel(definition)
         samples = model.warm_up() if definition.warm_up else ()
     except (KeyError, msgspec.MsgspecError) as error:
         log.error("not started by tide serve deploy: %s", error)
@@ -145,7 +145,7 @@ def main() -> int:
     log.info(
         "%s is ready%s", options.model, f"; a batch of {samples[-1][0]} takes {samples[-1][1]} us" if samples else ""
     )
-    replica = Replica(path, options, model, samples)
+    replica = ReplicaProcess(path, options, model, samples)
     signal.signal(signal.SIGTERM, replica.stop)
     replica.serve()
     return 0

@@ -36,7 +36,7 @@ def load(name: str) -> ModelDefinition:
     return found
 
 
-class LoadedModel:
+class ReplicaModel:
     """Calls are made from one thread."""
 
     def __init__(self, definition: ModelDefinition) -> None:
