@@ -308,3 +308,28 @@ def test_where_readiness_is_reported_an_update_waits_for_it() -> None:
     assert len(running(pool)) == 2 and not set(running(pool)) & set(old)
     error = pool.reply(ev.ReplicaReady("vision", old[0], 1, "gone"), "gone").error
     assert error == Code.NO_SUCH_JOB(old[0])
+
+
+def test_a_service_is_scaled_in_while_updated_replicas_wait() -> None:
+    pool = world(devices=3)
+    deploy(pool, service(1, 4))
+    scale(pool, 3)
+    deploy(pool, service(1, 4, workload="other"))
+    wait(pool, 40 * SECOND)
+    deploy(pool, service(1, 4, workload="other", devices=3, ranks=3))
+    deploy(pool, service(1, 4, workload="third", devices=3, ranks=3))
+    assert scale(pool, 1).error is None
+    wait(pool, 5 * MINUTE)
+    assert len(running(pool)) == len(replicas(pool)) == 1
+
+
+def test_a_full_pool_is_scaled_in_while_it_is_updated() -> None:
+    pool = world(devices=2)
+    pool.submit(1, tier="premium")
+    deploy(pool, service(0, 9))
+    scale(pool, 4)
+    deploy(pool, service(0, 9, workload="other"))
+    wait(pool, 45 * SECOND)
+    assert scale(pool, 0).error is None
+    wait(pool, 3 * SECOND)
+    assert not replicas(pool)

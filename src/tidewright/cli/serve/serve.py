@@ -130,6 +130,8 @@ def _replica_of(
     """Options of a replica that runs a model."""
     from ...app.serving import replica_command
 
+    if objective == 0:
+        raise UsageError("--objective 0 cannot be met", "give the time from arrival to answer, e.g. 50ms")
     if session.url is not None:
         raise UsageError("models are deployed on the machine of the controller", "leave out --url, or deploy a COMMAND")
     argv, serving = replica_command(session.state, name, model, objective or 0, batching or "")

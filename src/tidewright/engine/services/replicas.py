@@ -124,6 +124,7 @@ def _settle(book: Book, name: str, record: ServiceRecord) -> None:
     current = [job for job in alive if record.replicas[job] == record.version]
     for job in _least_needed(book, current)[: max(0, len(current) - record.wanted)]:
         _retire(book, record, job, Code.SCALED_IN(name, record.wanted))
+    current = [job for job in current if job not in record.retired]  # what waited has ended
     old = [job for job in alive if record.replicas[job] != record.version]
     spare = len(old) - _old_needed(book, record, current)
     for job in _least_needed(book, old)[: max(0, spare)]:
