@@ -16,10 +16,11 @@ from tidewright.base.units import SECOND
 from tidewright.drive.driver import EngineDriver
 from tidewright.engine.commands import Launch, PlanRequest
 from tidewright.engine.engine import Engine
-from tidewright.engine.events import Event, Exited, NodeUp, PlanReady, Started, Submit
+from tidewright.engine.events import DeployService, Event, Exited, NodeUp, PlanReady, Started, Submit, Tick
 from tidewright.engine.settings import live_settings
 from tidewright.model.job import Dependency, JobSpec
 from tidewright.model.node import NodeSpec
+from tidewright.model.service import ServiceSpec
 from tidewright.policy.registry import make
 from tidewright.sim.costs import Costs, RecordedCost
 
@@ -41,14 +42,17 @@ class Lines:
         return path
 
 
-def record(jobs: list[tuple[JobSpec, int]], end: int, launches: Sequence[int] = ()) -> Lines:
+def record(jobs: list[tuple[JobSpec, int]], end: int, launches: Sequence[int] = (), last: Event | None = None) -> Lines:
     """Jobs (spec, seconds) submitted a second apart on a node of two devices under fifo, until ``end`` seconds. ``launches``:
-    seconds that the launch of each takes; none where not given."""
+    seconds that the launch of each takes; none where not given. ``last``: what happens after the jobs; jobs that come of it
+    run on."""
     lines = Lines()
     driver = EngineDriver(Engine(live_settings()), lines)
     planner = make("fifo")
     agenda: list[tuple[int, Event]] = [(0, NodeUp(NodeSpec(name="n", kind="cpu", devices=2), "a"))]
     agenda += [(at + 1, Submit(spec, f"op{at}")) for at, (spec, _) in enumerate(jobs)]
+    agenda += [(len(jobs) + 1, last)] if last is not None else []
+    agenda += [(end, Tick())] if last is not None else []
     while agenda:
         agenda.sort(key=lambda item: item[0])
         at, event = agenda.pop(0)
@@ -68,7 +72,8 @@ def record(jobs: list[tuple[JobSpec, int]], end: int, launches: Sequence[int] = 
                         agenda.append((begins, started))
                     else:
                         pending.append(started)
-                    agenda.append((begins + jobs[order(one.job)][1], Exited(one.job, one.attempt, 0)))
+                    if order(one.job) < len(jobs):
+                        agenda.append((begins + jobs[order(one.job)][1], Exited(one.job, one.attempt, 0)))
     return lines
 
 
@@ -92,6 +97,14 @@ def test_what_ran_is_a_trace(tmp_path: Path) -> None:
     assert trace.devices.tolist() == [2, 1, 1] and [trace.teams[at] for at in trace.team] == ["a", "b", "default"]
     notes = "\n".join(recording.notes)
     assert "1 job had not ended" in notes and "1 job had not started" in notes
+
+
+def test_replicas_of_a_service_are_jobs_like_others(tmp_path: Path) -> None:
+    service = ServiceSpec(name="vision", replica=spec(gpu_share=500, user="ann"), min_replicas=2, max_replicas=2)
+    lines = record([(spec(), 5)], end=60, last=DeployService(service))
+    results, recording = rerun(lines.write(tmp_path / "journal.ndjson"), "fifo,sla")
+    assert len(recording.trace) == 3
+    assert all(result.completed == 3 for result in results)
 
 
 def test_the_same_jobs_under_other_policies(tmp_path: Path) -> None:

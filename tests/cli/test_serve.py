@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,40 @@ def test_scale_and_delete(tide: Terminal) -> None:
     assert tide("serve", "scale", "vision", "-1").code == 2
     assert tide("serve", "delete", "vision", "other").out == "vision is being deleted\nother is being deleted\n"
     assert tide.stub.calls[-2:] == [("delete_service", "vision"), ("delete_service", "other")]
+
+
+def test_models_are_deployed_with_what_their_replicas_need(tide: Terminal) -> None:
+    words = ("--objective", "50ms", "--batching", "aimd", "--env", "A=b")
+    assert tide("serve", "deploy", "digits", "--model", "app:predict", *words).code == 0
+    service = tide.stub.calls[-1][1]
+    spec = service.replica
+    assert service.reports_ready and spec.command[1:] == ("-m", "tidewright.serve.replica.main")
+    options = json.loads(spec.env["TIDE_SERVE_OPTIONS"])
+    assert (options["service"], options["model"], options["objective_us"]) == ("digits", "app:predict", 50_000)
+    assert options["batching"] == "aimd" and spec.env["A"] == "b" and spec.preempt == "requeue"
+    assert spec.env["TIDE_SERVE_GATEWAY"] == str(tide.state.absolute() / "serve.sock")
+    for wrong in (
+        ("--model", "app:predict", "--", "true"), (), ("--objective", "1s", "--", "true"),
+        ("--model", "app:predict", "--batching", "never"), ("--model", "app:predict", "--objective", "0"),
+    ):  # fmt: skip
+        assert tide("serve", "deploy", "digits", *wrong).code == 2
+
+
+def test_the_gateway_and_its_top_say_what_is_missing(tide: Terminal, tmp_path: Path) -> None:
+    found = tide("serve", "top")
+    assert found.code != 0 and "tide serve gateway" in found.err
+    token = tmp_path / "token"
+    token.write_text("x" * 20)
+    token.chmod(0o644)
+    assert "chmod 600" in tide("serve", "gateway", "--token-file", str(token)).err
+    token.chmod(0o600)
+    token.write_text("short")
+    assert "at least 16" in tide("serve", "gateway", "--token-file", str(token)).err
+    assert "loopback" in tide("serve", "gateway", "--listen", "0.0.0.0:0").err
+    assert "write it like" in tide("serve", "gateway", "--listen", "nonsense").err
+
+
+def test_logs_of_all_replicas(tide: Terminal) -> None:
+    tide.stub.output = (b"one\n", b"two\n")
+    assert tide("serve", "logs", "vision").out == "vision-1: one\nvision-1: two\nvision-0: one\nvision-0: two\n"
+    assert tide("serve", "logs", "other").code == 3

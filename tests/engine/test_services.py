@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tidewright.base.units import MINUTE, SECOND
 from tidewright.engine import commands as co
@@ -230,3 +231,105 @@ def test_whatever_happens_it_comes_to_what_is_wanted(todo: list[tuple[str, int]]
     wanted = record.wanted if record else 0
     assert len(running(pool)) == len(replicas(pool)) == wanted
     assert record is None or set(record.replicas.values()) <= {record.version}
+
+
+@pytest.mark.parametrize("asked", [10**30, 2**63, -(10**30)])
+def test_a_number_beyond_all_bounds_is_refused_and_the_book_can_still_be_kept(asked: int) -> None:
+    pool = world()
+    deploy(pool, service(1, 1))
+    assert scale(pool, asked).kind == "usage"
+    assert deploy(pool, service(asked, asked, name="other")).kind == "usage"
+    assert Engine.restore(pool.engine.snapshot()).book.answers == pool.engine.book.answers
+
+
+def test_replicas_of_a_runtime_that_ends_are_made_when_there_is_one_again() -> None:
+    pool = world()
+    runtime = pool.submit(1, kind="runtime", name="shared", tier="premium")
+    assert deploy(pool, service(2, 2, devices=0, runtime="shared")).error is None
+    assert len(running(pool)) == 2
+    pool.tell(ev.Cancel(runtime))
+    wait(pool, 5 * SECOND)
+    pool.later(SECOND, ev.Exited(runtime, 1, 143))
+    wait(pool, 10 * MINUTE)
+    assert not replicas(pool)
+    pool.submit(1, kind="runtime", name="shared", tier="premium")
+    wait(pool, 10 * MINUTE)
+    assert len(running(pool)) == 2
+
+
+def test_replicas_that_end_together_count_as_one_end() -> None:
+    pool = world()
+    deploy(pool, service(6, 6))
+    pool.tell(*(ev.Exited(job, 1, 1) for job in running(pool)))
+    wait(pool, 2 * SECOND)
+    assert len(running(pool)) == 6
+    (record,) = pool.engine.book.services.records.values()
+    assert record.ends == 1
+
+
+def test_a_replica_that_had_lasted_is_made_anew_at_once_however_often_others_end() -> None:
+    pool = world()
+    deploy(pool, service(4, 4))
+    for _ in range(12):
+        pool.later(4 * MINUTE)
+        pool.tell(ev.Exited(min(running(pool)), 1, 1))
+        wait(pool, 3 * SECOND)
+        assert len(running(pool)) == 4
+
+
+def test_an_update_to_what_ends_at_once_leaves_those_that_run() -> None:
+    pool = world()
+    deploy(pool, service(3, 3))
+    old = set(running(pool))
+    deploy(pool, service(3, 3, workload="broken"))
+    for _ in range(600):
+        broken = [job for job in running(pool) if job not in old]
+        pool.tell(*(ev.Exited(job, 1, 1) for job in broken))
+        wait(pool, SECOND)
+    assert set(running(pool)) & old == old
+    deploy(pool, service(3, 3, workload="mended"))
+    wait(pool, 3 * MINUTE)
+    assert len(running(pool)) == 3 and not set(running(pool)) & old
+
+
+def test_where_readiness_is_reported_an_update_waits_for_it() -> None:
+    pool = world()
+    spec = structs.replace(service(2, 2), reports_ready=True)
+    deploy(pool, spec)
+    old = running(pool)
+    deploy(pool, structs.replace(spec, replica=structs.replace(spec.replica, workload="other")))
+    wait(pool, 2 * MINUTE)
+    assert set(old) < set(running(pool))
+    for _ in range(4):
+        new = [job for job in running(pool) if job not in old]
+        for job in new:
+            pool.reply(ev.ReplicaReady("vision", job, 1, f"r{pool.engine.revision}"), f"r{pool.engine.revision}")
+        wait(pool, 2 * SECOND)
+    assert len(running(pool)) == 2 and not set(running(pool)) & set(old)
+    error = pool.reply(ev.ReplicaReady("vision", old[0], 1, "gone"), "gone").error
+    assert error == Code.NO_SUCH_JOB(old[0])
+
+
+def test_a_service_is_scaled_in_while_updated_replicas_wait() -> None:
+    pool = world(devices=3)
+    deploy(pool, service(1, 4))
+    scale(pool, 3)
+    deploy(pool, service(1, 4, workload="other"))
+    wait(pool, 40 * SECOND)
+    deploy(pool, service(1, 4, workload="other", devices=3, ranks=3))
+    deploy(pool, service(1, 4, workload="third", devices=3, ranks=3))
+    assert scale(pool, 1).error is None
+    wait(pool, 5 * MINUTE)
+    assert len(running(pool)) == len(replicas(pool)) == 1
+
+
+def test_a_full_pool_is_scaled_in_while_it_is_updated() -> None:
+    pool = world(devices=2)
+    pool.submit(1, tier="premium")
+    deploy(pool, service(0, 9))
+    scale(pool, 4)
+    deploy(pool, service(0, 9, workload="other"))
+    wait(pool, 45 * SECOND)
+    assert scale(pool, 0).error is None
+    wait(pool, 3 * SECOND)
+    assert not replicas(pool)

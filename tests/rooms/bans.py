@@ -13,9 +13,9 @@ from .house import Source
 QUIET_ROOMS = ("base", "model", "plan", "estimate", "placement", "policy", "engine", "drive", "sim", "serve")
 LOOPS_AND_EDGES = (
     "sim/run.py", "sim/traces", "sim/formats", "sim/philly", "sim/profile", "sim/clusters", "sim/rate_files",
-    "sim/report", "serve/profile", "serve/arrivals",
+    "sim/report", "serve/profile", "serve/arrivals", "serve/gateway", "serve/replica",
 )  # fmt: skip
-"""The simulator's loop may time itself, and its edges read and write files."""
+"""The simulator's loop may time itself, and its edges read and write files; gateway and replicas are processes."""
 
 EXCEPTIONS = {("base/ids.py", "secrets.token_hex")}
 """(file, name): the id of one call, drawn by clients and run loops; base is where ids live."""

@@ -124,10 +124,19 @@ def trace_of(rows: Sequence[RecordedJob], name: str) -> Trace:
 
 def _again(spec: JobSpec, place: Mapping[int, int]) -> JobSpec:
     """The request as it is submitted again. No job fails when it is simulated, and none runs longer than it did: retries and
-    limits say nothing then, and a job that waited for a failure waits for the end."""
+    limits say nothing then, a job that waited for a failure waits for the end, a replica of a service is a job like others."""
     after = tuple(
         msgspec.structs.replace(one, job=place[one.job], kind="afterany") for one in spec.after if one.job in place
     )
     return msgspec.structs.replace(
-        spec, after=after, retries=0, retry_exit_codes=(), max_duration_us=0, env={}, workdir="", output="", run_as=""
+        spec,
+        after=after,
+        retries=0,
+        retry_exit_codes=(),
+        max_duration_us=0,
+        env={},
+        workdir="",
+        output="",
+        run_as="",
+        service="",
     )

@@ -53,6 +53,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.DeployService: replicas.deploy,
     ev.ScaleService: replicas.scale,
     ev.DeleteService: replicas.delete,
+    ev.ReplicaReady: replicas.ready,
 }
 
 
@@ -117,8 +118,8 @@ class Engine:
         self._fire(now)
         if book.outages.changed:
             node_events.settle(book)
-        runtime_clients.settle(book)
         replicas.settle(book)
+        runtime_clients.settle(book)  # replicas may be clients
         withdraw_of_ended(book)
         self._request_plan()
         book.board.forget_marks()

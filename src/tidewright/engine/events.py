@@ -304,6 +304,15 @@ class ScaleService(Struct, frozen=True, tag=True, omit_defaults=True):
     op_id: str = ""
 
 
+class ReplicaReady(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The gateway has been reached by a replica: this attempt of it answers requests."""
+
+    name: str
+    job: int
+    attempt: int
+    op_id: str = ""
+
+
 class DeleteService(Struct, frozen=True, tag=True, omit_defaults=True):
     """A user wants a service and its replicas to end."""
 
@@ -321,4 +330,5 @@ Event: TypeAlias = (
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
     | ForecastMade | RatesLearnt | ForgetRates | DeployService | ScaleService | DeleteService
+    | ReplicaReady
 )  # fmt: skip

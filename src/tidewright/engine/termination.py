@@ -50,7 +50,9 @@ def _end_one(
     table, record = book.table, book.jobs[job]
     row, spec = table.row[job], record.spec
     transition(book, job, state, why)
-    if table.ideal.item(row) and state != State.CANCELLED:
+    if (
+        table.ideal.item(row) and state != State.CANCELLED and not spec.service
+    ):  # replicas end when they are to, or fail
         _learn(book, spec, table.ideal.item(row), table.predicted.item(row), table.submit.item(row))
         kinds = [book.board.layout.kinds[kind] for kind in bits(table.kinds.item(row))]
         book.tolerances = noted(book.tolerances, kinds, spec.tier_rank, table.ideal.item(row), book.now)

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 from msgspec import Struct
 
-from ..base.units import DAY
+from ..base.units import DAY, WHOLE_DEVICE
 from ..engine.book import Book
 from ..engine.engine import Engine
 from ..model.cause import Cause
@@ -16,7 +16,7 @@ from ..model.job import State
 from ..plan.explain import Forecast, Interval
 from ..plan.plan import Planner
 from .ahead import ahead_of
-from .draws import arrivals, duration_basis, total_us
+from .draws import UNENDING_US, arrivals, duration_basis, total_us
 from .forward import ForwardRun, learnt_costs
 from .trial import Enough
 
@@ -136,7 +136,8 @@ def _by_work(engine: Engine, planner: Planner, job: int, running: bool) -> Forec
         dice = Random(f"{book.revision}.{sample}.work")
         starts.append(book.now + round(sum(_work(book, other, dice) for other in before) / left))
         done = book.table.ideal.item(book.table.row[job])
-        ends.append(starts[-1] + total_us(book.run_times, book.specs[job], done, dice) - done)
+        total = total_us(book.run_times, book.specs[job], done, dice)
+        ends.append(starts[-1] + total - done if total < UNENDING_US else -1)
     start = None if running else _wider(interval(starts), book.now)
     basis = duration_basis(book.run_times, book.specs[job])
     return Forecast(
@@ -150,19 +151,30 @@ def _left_for(book: Book, job: int, share: float) -> float:
     kinds = int(book.table.kinds[book.table.row[job]])
     layout = book.board.layout
     sizes = zip(layout.node_size, layout.node_kind, strict=True)
+    served = sum(_devices(book, other) for other in book.allocations if book.specs[other].service)
     up = [size for at, (size, kind) in enumerate(sizes) if kinds >> kind & 1 and book.board.up >> at & 1]
-    capacity = max(sum(up) * _UTILISATION, 1.0)
+    capacity = max((sum(up) - served) * _UTILISATION, 1.0)
     coming = sum(one.ran_us * one.devices for one in book.run_times.recent)
     window = max(book.now - book.run_times.recent_since, 1)
     return max(capacity - share * coming / window, _LEAST_SHARE * capacity)
 
 
 def _work(book: Book, job: int, dice: Random) -> float:
+    if book.specs[job].service:  # has its devices for good: they are no part of the pool's capacity
+        return 0.0
+    done = book.table.ideal.item(book.table.row[job])
+    return float(total_us(book.run_times, book.specs[job], done, dice) - done) * _devices(book, job)
+
+
+def _devices(book: Book, job: int) -> float:
+    """Devices that a job holds, or asks for while it waits; a share counts as such."""
     row = book.table.row[job]
-    done = book.table.ideal.item(row)
-    devices: int = book.table.held.item(row) or book.table.demand.item(row)
-    return float((total_us(book.run_times, book.specs[job], done, dice) - done) * devices)
+    asked: int = book.table.demand.item(row)
+    held: int = book.table.held_milli.item(row)
+    return held / WHOLE_DEVICE or asked
 
 
 def _wider(found: Interval, now: int) -> Interval:
+    if found.middle < 0:
+        return found
     return Interval(now + round((found.low - now) / _WIDER), found.middle, now + round((found.high - now) * _WIDER))

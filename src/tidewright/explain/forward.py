@@ -13,7 +13,7 @@ import msgspec
 from ..base.units import SECOND
 from ..engine import events as ev
 from ..engine.book import Book
-from ..engine.commands import Command, Ended, PlanRequest, Reply
+from ..engine.commands import Command, Ended, Launch, PlanRequest, Reply
 from ..engine.engine import Engine
 from ..engine.rates import estimator
 from ..estimate.cost import LAUNCH_US
@@ -26,7 +26,7 @@ from ..sim.costs import Cost, Costs, recorded_cost
 from ..sim.faults import Faults, FaultSettings
 from ..sim.meter import PoolMeter
 from ..sim.world import REQUEUE_CODE, SIGTERM_CODE, SimulatedWorld, Truth
-from .draws import Arrival, total_us
+from .draws import UNENDING_US, Arrival, total_us
 from .trial import Enough
 
 _STOP_US = 1 * SECOND
@@ -82,10 +82,12 @@ class ForwardRun:
         return True
 
     def end_of(self, job: int) -> int:
-        """When a job ends that has not yet, if nothing happens to it any more."""
+        """When a job ends that has not yet, if nothing happens to it any more; -1: it runs on."""
         if job in self.ended:
             return self.ended[job]
         truth = self.world.jobs[job]
+        if truth.duration >= UNENDING_US:
+            return -1
         since = max(truth.since, self.now) if truth.allocation else self.now
         done = truth.done + progress_us(max(self.now - truth.since, 0), truth.rate) if truth.allocation else truth.done
         return since + lasts_us(max(truth.duration - done, 0), truth.rate or FULL_RATE)
@@ -123,17 +125,26 @@ class ForwardRun:
             self._answered(command)
         elif isinstance(command, Ended):
             self.ended[command.job] = now
-            self.world.forget(command.job)
+            if command.job in self.world.jobs:
+                self.world.forget(command.job)
         else:
+            if (
+                isinstance(command, Launch) and command.job not in self.world.jobs
+            ):  # a replica that its service has made
+                self._admit(command.job, 0)
             self.world.obey(now, command)
 
     def _answered(self, reply: Reply) -> None:
         total = self._admitted.get(reply.op_id)
         if total is None or reply.error:
             return
+        self._admit(reply.job, total)
+
+    def _admit(self, job: int, total: int) -> None:
+        """Let the world know a job that was made after the snapshot; ``total`` 0: its run time is drawn."""
         book = self.engine.book
-        spec = book.specs[reply.job]
-        self.world.admit(reply.job, reply.job, total or total_us(book.run_times, spec, 0, self.dice), spec)
+        spec = book.specs[job]
+        self.world.admit(job, job, total or total_us(book.run_times, spec, 0, self.dice), spec)
 
 
 def _populate(book: Book, world: SimulatedWorld, dice: Random) -> None:

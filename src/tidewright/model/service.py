@@ -23,11 +23,18 @@ class ServiceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     min_replicas: int = 1
     """Fewest that it may be scaled to; 0: to none."""
     max_replicas: int = 1
+    reports_ready: bool = False
+    """Whether the gateway reports replicas that are ready; until then one that runs does not count as one."""
 
 
 def replica_spec(service: ServiceSpec, number: int) -> JobSpec:
     """The job that is the service's replica of this number."""
     return replace(service.replica, name=f"{service.name}-{number}", service=service.name, kind="service")
+
+
+def problems_of_number(replicas: int) -> list[str]:
+    """What is wrong with a number of replicas of any service, in words."""
+    return [] if 0 <= replicas <= MAX_REPLICAS else [f"replicas: {replicas} is not between 0 and {MAX_REPLICAS}"]
 
 
 def problems(service: ServiceSpec) -> list[str]:
@@ -45,6 +52,8 @@ def problems(service: ServiceSpec) -> list[str]:
         found.append("replica: of no array, and after no other job; leave out array and after")
     if spec.kind == "runtime":
         found.append("replica: a device runtime cannot be one; start it with tide runtime start")
-    if spec.max_duration_us:
-        found.append("max_duration: a replica runs until it is not needed any more; leave it out")
+    found += [
+        f"{field.removesuffix('_us')}: a replica runs until it is not needed any more; leave it out"
+        for field in ("max_duration_us", "expected_us", "deadline_us") if getattr(spec, field)
+    ]  # fmt: skip
     return found + problems_of_job(spec)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from . import api
 from .bounds import QUERIES, bound
-from .services import DeployRequest, ScaleServiceRequest, ServiceList
+from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceList
 
 
 class Param(Struct, frozen=True):
@@ -122,6 +122,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         name="scale_service", method="POST", path="/v1/services/{name}/scale", text="Have so many replicas of a service",
         body=ScaleServiceRequest, answer=api.ActionReply,
+    ),
+    Route(
+        name="replica_ready", method="POST", path="/v1/services/{name}/ready", text="Report that a replica answers requests",
+        body=ReplicaReadyRequest, answer=api.ActionReply,
     ),
     Route(
         name="delete_service", method="POST", path="/v1/services/{name}/delete", text="End a service and its replicas",

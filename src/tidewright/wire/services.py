@@ -30,6 +30,14 @@ class ScaleServiceRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     op_id: str = ""
 
 
+class ReplicaReadyRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An attempt of a replica answers requests."""
+
+    job: int
+    attempt: int
+    op_id: str = ""
+
+
 class ReplicaView(Struct, frozen=True, kw_only=True):
     """One replica: its job, and whether it is of the present version or being replaced."""
 
@@ -37,6 +45,8 @@ class ReplicaView(Struct, frozen=True, kw_only=True):
     name: str
     state: str
     version: int
+    ready: bool = True
+    """Whether it answers requests, as far as is known: of a model, once the gateway has reported it."""
     retired: bool = False
     """It is being stopped and is not replaced."""
 
@@ -50,7 +60,7 @@ class ServiceView(Struct, frozen=True, kw_only=True):
     version: int
     wanted: int
     running: int
-    """Replicas of the present version that run."""
+    """Replicas of the present version that run and are ready."""
     min_replicas: int
     max_replicas: int
     tier: str
@@ -92,6 +102,11 @@ class ServiceCalls:
         """So many replicas from now on, within the service's bounds. Raises NotFound, UsageError beyond the bounds."""
         body = ScaleServiceRequest(replicas=replicas, op_id=new_op_id())
         return self._ask("POST", _path(name, "/scale"), ActionReply, body)
+
+    def replica_ready(self, name: str, job: int, attempt: int) -> ActionReply:
+        """A replica of a service answers requests. Raises NotFound."""
+        body = ReplicaReadyRequest(job=job, attempt=attempt, op_id=new_op_id())
+        return self._ask("POST", _path(name, "/ready"), ActionReply, body)
 
     def delete_service(self, name: str) -> ActionReply:
         """End a service and its replicas. Raises NotFound."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -75,7 +76,8 @@ def _shut_down(session: Session, client: Client) -> int:
 def _cancel_all(session: Session, client: Client) -> None:
     for service in client.services().services:
         if service.state != "deleting":
-            client.delete_service(service.name)
+            with contextlib.suppress(NotFound):  # gone by itself meanwhile
+                client.delete_service(service.name)
     live = client.jobs().jobs
     waiting, running = ([job.id for job in live if bool(job.held) is held] for held in (False, True))
     with progress(f"ending {counted(len(live), 'job')}", len(live)) as bar:

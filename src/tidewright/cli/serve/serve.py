@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ...base.errors import NotFound, UsageError
 from ...base.units import counted
@@ -14,7 +16,7 @@ from .. import output as out
 from ..jobs import run
 from ..output import Column
 from ..session import Session, pass_session
-from ..types import Reader
+from ..types import DURATION, MEMORY, Reader
 from ..words import since
 
 SERVICES: list[Column[ServiceView]] = [
@@ -34,7 +36,7 @@ REPLICAS: list[Column[ReplicaView]] = [
     Column("NAME", lambda one: one.name),
     Column("STATE", lambda one: one.state, style=lambda one: out.STATE_STYLE.get(one.state, "")),
     Column("VERSION", lambda one: str(one.version), right=True),
-    Column("NOTE", lambda one: "is being stopped" if one.retired else ""),
+    Column("NOTE", lambda one: "is being stopped" if one.retired else "" if one.ready else "not ready yet"),
 ]
 
 
@@ -73,7 +75,16 @@ def _with_options_of_run(deploy: click.Command) -> click.Command:
 @click.argument("name")
 @click.option("--replicas", type=REPLICA_BOUNDS, default="1", show_default=True, metavar="N|MIN:MAX",
               help="Replicas; a range is what it may be scaled to.")  # fmt: skip
-@click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
+@click.option(
+    "--model", metavar="MODULE:NAME", help="Serve what @serves decorates, through the gateway, instead of a command."
+)
+@click.option(
+    "--objective", type=DURATION, metavar="TIME", help="With --model: from arrival to answer. Default: 100ms."
+)
+@click.option(
+    "--batching", metavar="POLICY", help="With --model: deadline (default), eager, aimd or deferred, with settings."
+)
+@click.argument("argv", nargs=-1, metavar="-- COMMAND [ARGS]...")
 @pass_session
 def deploy(session: Session, /, **given: Any) -> None:
     """Deploy COMMAND as the service NAME: each replica is a job that runs it, with the options of tide run.
@@ -83,23 +94,122 @@ def deploy(session: Session, /, **given: Any) -> None:
     replaced one after the other: an old one is stopped when a new one runs. On a pool without a free device for the new one, one
     old replica is stopped for it after half a minute.
 
+    With --model, replicas run a model that is defined in Python (docs/serving.md), in this interpreter; requests reach them
+    through `tide serve gateway`. They are started again, not suspended, unless --level says otherwise.
+
     \b
-    tide serve deploy --replicas 2:4 --sla premium vision -- python server.py
-    tide serve scale vision 3
+    tide serve deploy --replicas 2:4 --sla premium web -- python server.py
+    tide serve deploy --replicas 1:4 --objective 50ms digits --model app:predict
+    tide serve scale web 3
     """
     from ...app.jobspec.submission import check_program
 
     least, most = given.pop("replicas")
     name = given.pop("name")
+    model, objective, batching = given.pop("model"), given.pop("objective"), given.pop("batching")
+    if bool(model) == bool(given["argv"]):
+        raise UsageError("give a COMMAND after --, or --model MODULE:NAME", "see tide serve deploy --help")
+    if model:
+        given |= _replica_of(session, name, model, objective, batching, given)
+    elif objective or batching:
+        raise UsageError("--objective and --batching are of a --model", "a COMMAND answers its requests itself")
     usual = run.command.make_context("run", list(given["argv"])).params
     spec = run.spec_of({**usual, **given, "name": name}, "tide serve deploy --help")
     if session.url is None:
         check_program(spec)
-    service = ServiceSpec(name=name, replica=spec, min_replicas=least, max_replicas=most)
+    service = ServiceSpec(name=name, replica=spec, min_replicas=least, max_replicas=most, reports_ready=bool(model))
     reply = session.client().deploy(service)
     if reply.warning:
         out.note(f"warning: {reply.warning}")
     out.echo(f"deployed {name}; see tide serve ls {name}")
+
+
+def _replica_of(
+    session: Session, name: str, model: str, objective: int | None, batching: str | None, given: dict[str, Any]
+) -> dict[str, Any]:
+    """Options of a replica that runs a model."""
+    from ...app.serving import replica_command
+
+    if objective == 0:
+        raise UsageError("--objective 0 cannot be met", "give the time from arrival to answer, e.g. 50ms")
+    if session.url is not None:
+        raise UsageError("models are deployed on the machine of the controller", "leave out --url, or deploy a COMMAND")
+    argv, serving = replica_command(session.state, name, model, objective or 0, batching or "")
+    level = click.get_current_context().get_parameter_source("preempt")
+    return {
+        "argv": argv,
+        "env": (*given["env"], *serving.items()),
+        "preempt": "requeue" if level is ParameterSource.DEFAULT else given["preempt"],
+    }
+
+
+@command.command("gateway", short_help="Take requests for models over HTTP.")
+@click.option("--listen", default="127.0.0.1:8700", show_default=True, metavar="HOST:PORT", help="A loopback address.")
+@click.option(
+    "--token-file", type=click.Path(dir_okay=False, exists=True), help="Requests must bring its token as bearer."
+)
+@click.option("--max-body", type=MEMORY, default="64MiB", show_default=True, metavar="SIZE", help="Largest request.")
+@pass_session
+def gateway(session: Session, listen: str, token_file: str | None, max_body: int) -> None:
+    """Take requests for models (Open Inference Protocol, version 2, over HTTP) and bring them to replicas, batched, until SIGTERM
+    or Ctrl-C. Scales services between their bounds by the load. One for each state directory, in the foreground.
+
+    Clients of Triton and KServe work as they are: tritonclient.http.InferenceServerClient("127.0.0.1:8700"). The headers
+    tide-timeout-ms and tide-class (rt, be) bound a request and mark best-effort work. See docs/serving.md.
+    """
+    import logging
+
+    from ...app.serving import read_token, run_gateway
+
+    if session.url is not None:
+        raise UsageError("the gateway runs on the machine of the controller", "leave out --url")
+    token = read_token(Path(token_file)) if token_file else ""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    session.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_gateway(session.state, listen, session.client(), token, max_body)
+
+
+@command.command("top", short_help="What the gateway does.")
+@out.output_options
+@pass_session
+def top(session: Session, output: str, headers: bool) -> None:
+    """What the gateway of this machine does: for each service the replicas that are ready, requests that wait, and those so far
+    by how they ended."""
+    from ...app.serving import gateway_status
+
+    reply = gateway_status(session.state)
+    columns: list[Column[dict[str, Any]]] = [
+        Column("SERVICE", lambda one: one["name"]),
+        Column("REPLICAS", lambda one: str(one["replicas"]), right=True),
+        Column("WAITING", lambda one: str(one["waiting"]), right=True),
+        Column("ANSWERED", lambda one: str(one["requests"].get("ok", 0)), right=True),
+        Column("FAILED", lambda one: str(sum(one["requests"].get(name, 0) for name in ("model", "lost"))), right=True),
+        Column("REFUSED", lambda one: _refused(one["requests"])),
+    ]
+    out.print_rows(reply["services"], columns, output, headers, lambda one: str(one["name"]), reply)
+
+
+def _refused(requests: dict[str, int]) -> str:
+    found = {code: count for code, count in requests.items() if code not in ("ok", "model", "lost")}
+    return ", ".join(f"{count} {code}" for code, count in sorted(found.items())) or "0"
+
+
+@command.command("logs", short_help="Output of all replicas of a service.")
+@click.argument("name")
+@click.option(
+    "--tail", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Last lines of each."
+)
+@pass_session
+def logs(session: Session, name: str, tail: int) -> None:
+    """The last lines of each replica of NAME, each after its name. tide logs -f JOB follows one."""
+    client = session.client()
+    found = [one for one in client.services().services if one.name == name]
+    if not found:
+        raise NotFound(f"no service {name}", "list them with tide serve ls")
+    for replica in found[0].replicas:
+        text = b"".join(client.logs(replica.job, tail=tail)).decode(errors="replace")
+        for line in text.splitlines():
+            out.echo(f"{replica.name}: {line}")
 
 
 @command.command("ls", short_help="List services, or the replicas of one.")

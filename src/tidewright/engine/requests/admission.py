@@ -178,7 +178,7 @@ def enter(book: Book, spec: Spec) -> int:
     })  # fmt: skip
     pauses.expect(book, job, book.table.row[job])
     rates.set_reference(book, job)
-    if not spec.expected_us and settings.predict:
+    if not spec.expected_us and not spec.service and settings.predict:
         _predict(book, job, spec)
     book.counts[HELD] += 1
     book.touched[job] = True

@@ -23,6 +23,8 @@ class ServiceRecord(Struct, omit_defaults=True):
     """Job of each replica that has not ended, and its version."""
     retired: dict[int, bool] = {}
     """Of these, those that were stopped because they are not needed any more."""
+    ready: dict[int, int] = {}
+    """Attempt of each replica that was last reported to be ready."""
     ends: int = 0
     """Replicas in a row that ended by themselves soon after one another."""
     last_end: int = 0
@@ -30,6 +32,11 @@ class ServiceRecord(Struct, omit_defaults=True):
     """No replica is made before this."""
     deleted: bool = False
     """It is gone once its replicas have ended."""
+
+
+def is_ready(record: ServiceRecord, job: int, attempt: int) -> bool:
+    """Whether a replica that runs answers requests, as far as is known."""
+    return not record.spec.reports_ready or record.ready.get(job) == attempt
 
 
 class ServiceBook:

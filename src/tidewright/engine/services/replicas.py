@@ -10,20 +10,27 @@ from __future__ import annotations
 from ...base.units import MINUTE, SECOND
 from ...model.cause import Cause, Code
 from ...model.job import State
-from ...model.service import ServiceSpec, problems, replica_spec
+from ...model.service import ServiceSpec, problems, problems_of_number, replica_spec
 from .. import events as ev
 from ..book import QUEUED, RUNNING, Book
-from ..commands import Reply
+from ..commands import Ended, Reply
+from ..requests import runtime_attach
 from ..requests.admission import answer, enter, refuse
 from ..termination import pause, stop
-from .records import ServiceRecord
+from .records import ServiceRecord, is_ready
 
+RUNTIME_TRIES = 5
+"""Failed tries whose pause (``termination.pause``) is kept between two looks for a runtime that is not there."""
 SURGE = 1
 """Replicas beyond those that are wanted while a service is updated."""
 UPDATE_PATIENCE_US = 30 * SECOND
 """How long an updated replica may wait for devices until one of the version before it is stopped for it."""
 LASTING_US = 10 * MINUTE
-"""Ends of replicas that lie further apart are not counted together."""
+"""Ends of replicas that lie further apart are not counted together; nor are those of replicas that have run for so long."""
+PROVEN_US = 5 * SECOND
+"""How long an updated replica runs until one of the version before it is stopped for it."""
+HALT_US = MINUTE
+"""Once an updated replica has ended by itself, how long the next must last until an update goes on."""
 
 
 def deploy(book: Book, event: ev.DeployService) -> None:
@@ -53,6 +60,10 @@ def scale(book: Book, event: ev.ScaleService) -> None:
     if record is None:
         return
     spec = record.spec
+    wrong = problems_of_number(event.replicas)
+    if wrong:
+        answer(book, Reply(event.op_id, error=Code.SPEC_WRONG(tuple(wrong)), kind="usage"))
+        return
     if not spec.min_replicas <= event.replicas <= spec.max_replicas:
         error = Code.REPLICAS_OUT_OF_BOUNDS(event.replicas, spec.min_replicas, spec.max_replicas)
         answer(book, Reply(event.op_id, error=error, kind="usage"))
@@ -69,6 +80,19 @@ def delete(book: Book, event: ev.DeleteService) -> None:
         record.deleted = True
         book.services.changed[event.name] = True
         answer(book, Reply(event.op_id))
+
+
+def ready(book: Book, event: ev.ReplicaReady) -> None:
+    """A replica answers requests."""
+    record = _known(book, event.name, event.op_id)
+    if record is None:
+        return
+    if event.job not in record.replicas:
+        answer(book, Reply(event.op_id, event.job, Code.NO_SUCH_JOB(event.job), "notfound"))
+        return
+    record.ready[event.job] = event.attempt
+    book.services.changed[event.name] = True
+    answer(book, Reply(event.op_id, event.job))
 
 
 def settle(book: Book) -> None:
@@ -100,6 +124,7 @@ def _settle(book: Book, name: str, record: ServiceRecord) -> None:
     current = [job for job in alive if record.replicas[job] == record.version]
     for job in _least_needed(book, current)[: max(0, len(current) - record.wanted)]:
         _retire(book, record, job, Code.SCALED_IN(name, record.wanted))
+    current = [job for job in current if job not in record.retired]  # what waited has ended
     old = [job for job in alive if record.replicas[job] != record.version]
     spare = len(old) - _old_needed(book, record, current)
     for job in _least_needed(book, old)[: max(0, spare)]:
@@ -108,7 +133,7 @@ def _settle(book: Book, name: str, record: ServiceRecord) -> None:
 
 def _make(book: Book, name: str, record: ServiceRecord) -> None:
     """Replicas of the present version, while some are missing."""
-    if book.now < record.pause_until:
+    if book.now < record.pause_until or _without_runtime(book, record):
         return
     alive = _alive(record)
     current = sum(record.replicas[job] == record.version for job in alive)
@@ -120,14 +145,34 @@ def _make(book: Book, name: str, record: ServiceRecord) -> None:
             book.set_timer(book.now + UPDATE_PATIENCE_US, "service")
 
 
+def _without_runtime(book: Book, record: ServiceRecord) -> bool:
+    """Whether replicas are clients of a runtime that is not there; another look is taken after the pause."""
+    spec = record.spec.replica
+    if not spec.runtime or runtime_attach.refuse(book, spec) is None:
+        return False
+    record.pause_until = book.now + pause(book, RUNTIME_TRIES)
+    book.set_timer(record.pause_until, "service")
+    return True
+
+
 def _old_needed(book: Book, record: ServiceRecord, current: list[int]) -> int:
-    """Replicas of former versions that are still needed: those for which no updated one runs."""
-    running = sum(book.jobs[job].state == RUNNING for job in current)
-    stuck = any(
-        book.jobs[job].state == QUEUED and book.now - book.table.submit.item(book.table.row[job]) >= UPDATE_PATIENCE_US
-        for job in current
-    )
-    return max(0, record.wanted - running - stuck)
+    """Replicas of former versions that are still needed: those for which no updated one runs; all of them while updated ones
+    end by themselves."""
+    if record.ends and book.now < record.pause_until + HALT_US:
+        return record.wanted
+    proven, stuck = 0, False
+    for job in current:
+        row, state = book.table.row[job], book.jobs[job].state
+        if state == RUNNING and record.spec.reports_ready:
+            proven += is_ready(record, job, book.jobs[job].attempt)
+        elif state == RUNNING:
+            at = book.table.since.item(row) + PROVEN_US
+            proven += at <= book.now
+            if job in book.touched and at > book.now:
+                book.set_timer(at, "service")
+        elif state in (QUEUED, State.SUSPENDED):
+            stuck = stuck or book.now - book.table.submit.item(row) >= UPDATE_PATIENCE_US
+    return max(0, record.wanted - proven - stuck)
 
 
 def _alive(record: ServiceRecord) -> list[int]:
@@ -146,14 +191,24 @@ def _retire(book: Book, record: ServiceRecord, job: int, why: Cause) -> None:
 
 def _forget_ended(book: Book, record: ServiceRecord) -> None:
     """Replicas that ended by themselves are made anew, after a pause that grows while they do so soon after one another."""
-    for job in [job for job in record.replicas if job not in book.jobs]:
-        del record.replicas[job]
-        if record.retired.pop(job, False):
+    gone = [job for job in record.replicas if job not in book.jobs]
+    if not gone:
+        return
+    started = {command.job: command.first_start for command in book.out if type(command) is Ended}
+    for job in gone:
+        version, retired = record.replicas.pop(job), record.retired.pop(job, False)
+        record.ready.pop(job, None)
+        # Of those that end together the first counts; another program than the present one says nothing of it.
+        if retired or version != record.version or book.now < record.pause_until:
             continue
-        record.ends = record.ends + 1 if book.now - record.last_end < LASTING_US else 1
-        record.last_end = book.now
-        record.pause_until = book.now + pause(book, record.ends)
+        lasted = 0 <= started[job] <= book.now - LASTING_US
+        if not lasted:
+            record.ends = record.ends + 1 if book.now - record.last_end < LASTING_US else 1
+            record.last_end = book.now
+        record.pause_until = book.now + pause(book, 1 if lasted else record.ends)
         book.set_timer(record.pause_until, "service")
+        if any(one != record.version for one in record.replicas.values()):
+            book.set_timer(record.pause_until + HALT_US, "service")
 
 
 def _refuse(book: Book, spec: ServiceSpec, record: ServiceRecord | None) -> tuple[Cause, str] | None:

@@ -13,6 +13,7 @@ from ...base.errors import UsageError
 from ...model.job import State
 
 T = TypeVar("T", bound=Struct)
+_LONG = re.compile(rb"\d{19}")
 
 
 def states(text: str) -> list[State]:
@@ -60,7 +61,12 @@ async def body(request: Request, kind: type[T], default: T | None = None) -> T:
 def parsed(data: bytes, kind: type[T]) -> T:
     """A body as a message. Raises UsageError naming the field that is wrong."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        found = msgspec.json.decode(data, type=kind)
+        if _LONG.search(data):
+            msgspec.msgpack.encode(found)  # as snapshots of the book are
+        return found
+    except OverflowError:
+        raise UsageError("the request's body has a number of more than 64 bits", "correct it and ask again") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"the request's body is not right: {error}", "see /openapi.json for what is expected"

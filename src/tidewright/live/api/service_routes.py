@@ -13,12 +13,19 @@ from ...base.errors import NotFound
 from ...base.ids import new_op_id
 from ...engine import events as ev
 from ...engine.book import RUNNING, Book
-from ...engine.services.records import ServiceRecord
+from ...engine.services.records import ServiceRecord, is_ready
 from ...model.cause import Code
 from ...model.job import State
 from ...model.launchable import unlaunchable
 from ...wire import api
-from ...wire.services import DeployRequest, ReplicaView, ScaleServiceRequest, ServiceList, ServiceView
+from ...wire.services import (
+    DeployRequest,
+    ReplicaReadyRequest,
+    ReplicaView,
+    ScaleServiceRequest,
+    ServiceList,
+    ServiceView,
+)
 from ..controller.controller_context import ControllerContext
 from . import submission
 from .identity import signed
@@ -63,6 +70,11 @@ class ServiceRoutes:
         op_id = body.op_id or new_op_id()
         return await self._act(ev.ScaleService(_name(request), body.replicas, op_id), op_id)
 
+    async def replica_ready(self, request: Request) -> Response:
+        body = await read_body(request, ReplicaReadyRequest)
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.ReplicaReady(_name(request), body.job, body.attempt, op_id), op_id)
+
     async def delete_service(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
@@ -82,12 +94,13 @@ def service_view(book: Book, record: ServiceRecord) -> ServiceView:
     replicas = tuple(
         ReplicaView(
             job=job, name=book.specs[job].name, state=State(book.jobs[job].state).name.lower(), version=version,
-            retired=job in record.retired,
+            ready=is_ready(record, job, book.jobs[job].attempt), retired=job in record.retired,
         )
         for job, version in record.replicas.items() if job in book.jobs
     )  # fmt: skip
     running = sum(
-        book.jobs[one.job].state == RUNNING and one.version == record.version and not one.retired for one in replicas
+        book.jobs[one.job].state == RUNNING and one.ready and one.version == record.version and not one.retired
+        for one in replicas
     )
     return ServiceView(
         name=spec.name, state=_state(record, running, replicas), version=record.version, wanted=record.wanted, running=running,

@@ -1,0 +1,295 @@
+"""One service at the gateway: its requests, its replicas, and the router that brings them together.
+
+Runs on one event loop; every method is called from it. Time is microseconds of a monotonic clock, which steps of the wall
+clock do not touch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...base.errors import UsageError, WorldError
+from ...base.units import SECOND
+from ..admission import AdmissionRule
+from ..lane import ServedModel
+from ..profile import BatchProfile
+from ..protocol.datatypes import Tensor
+from ..protocol.signature import ModelSignature
+from ..replica.link import BatchDone, Leaving, ReplicaHello, RequestResult, packed, unpacked
+from ..request import NO_DEADLINE, BatchDispatch, InferenceRequest, RequestRefusal
+from ..routing import PoolSettings, Router
+from .measures import ServiceMeasures
+from .replica_link import ReplicaLink
+
+log = logging.getLogger("tidewright.gateway")
+UNKNOWN_LATENCY_US = 1000
+"""Of a batch of one of a model that was not warmed up, until batches have been measured."""
+OVERDUE = 20
+"""A batch that takes so many times what was predicted, and more than ``OVERDUE_US``, hangs."""
+OVERDUE_US = 30 * SECOND
+
+
+class Unavailable(WorldError):
+    """503: the request was not run, or not to its end. ``retry_after_s``: whole seconds."""
+
+    def __init__(self, text: str, code: str, retry_after_s: int) -> None:
+        super().__init__(text)
+        self.code, self.retry_after_s = code, retry_after_s
+
+
+class ModelError(WorldError):
+    """500: the model raised."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    request: InferenceRequest
+    inputs: dict[str, Tensor]
+    answer: asyncio.Future[dict[str, Tensor]]
+    tries: int = 0
+
+
+class ServicePool:
+    """``hung`` is called with the job of a replica whose batch is long overdue: it is to be ended."""
+
+    def __init__(
+        self, name: str, clock: Callable[[], int], measures: ServiceMeasures, hung: Callable[[int], None]
+    ) -> None:
+        self.name, self._clock, self._measures, self._hung = name, clock, measures, hung
+        self.router: Router | None = None
+        self.hello: ReplicaHello | None = None
+        self.first = asyncio.Event()
+        """Set while there is a replica."""
+        self._numbers: dict[ReplicaLink, int] = {}
+        self._links: dict[int, ReplicaLink] = {}
+        self._batches: dict[int, BatchDispatch] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._next_request = self._next_replica = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.arrivals: Callable[[int, bool], None] = lambda now_us, refused: None
+        """Called with every real-time request: when it came, and whether it was refused (the autoscaler)."""
+
+    @property
+    def signature(self) -> ModelSignature | None:
+        """What the model takes; None before its first replica."""
+        return self.hello.signature if self.hello else None
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that are ready."""
+        return len(self._links)
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Requests so far, by how they ended: ``ok``, the code of a refusal, ``model``, ``lost``."""
+        return dict(self._measures.counts)
+
+    def attempt_of(self, job: int) -> int | None:
+        """The attempt of a replica that is ready here; None where none of the job is."""
+        return next((link.hello.attempt for link in self._links.values() if link.hello.job == job), None)
+
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return sum(self.router.waiting(self.name)) if self.router else 0
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def infer(
+        self, inputs: dict[str, Tensor], nbytes: int, timeout_us: int = 0, best_effort: bool = False
+    ) -> dict[str, Tensor]:
+        """The model's outputs. ``timeout_us``: from now; 0: the service's objective. Raises Unavailable, ModelError."""
+        router, hello = self.router, self.hello
+        if router is None or hello is None:
+            raise Unavailable(f"service {self.name} has no replica yet", "no_replica", 1)
+        now, self._next_request = self._clock(), self._next_request + 1
+        deadline = NO_DEADLINE if best_effort else now + (timeout_us or hello.options.objective_us)
+        request = InferenceRequest(self._next_request, self.name, now, deadline, best_effort, nbytes)
+        pending = _Pending(request, inputs, asyncio.get_running_loop().create_future())
+        refusal = router.arrive(now, request)
+        if not best_effort:
+            self.arrivals(now, refusal is not None)
+        if refusal is not None:
+            raise self._unavailable(refusal)
+        self._pending[request.id] = pending
+        try:
+            self._pump()
+            return await pending.answer
+        finally:
+            if self._pending.pop(request.id, None) is not None:
+                router.cancel(request)
+            self._measures.latency.observe((self._clock() - now) / SECOND)
+
+    def _unavailable(self, refusal: RequestRefusal) -> Unavailable:
+        self._measures.refused(refusal.code.value)
+        return Unavailable(f"refused: {_WHY[refusal.code.value]}", refusal.code.value, refusal.retry_after_s)
+
+    # -- replicas ---------------------------------------------------------------------------------------------------
+
+    def join(self, link: ReplicaLink) -> None:
+        """A replica is ready. Raises UsageError where it serves something else than those before it."""
+        if self.hello is None or not self._links or link.hello.signature == self.hello.signature:
+            if self.router is None or self.hello is None or link.hello.signature != self.hello.signature:
+                self.router = Router([served_model(link.hello)], PoolSettings(AdmissionRule.DEADLINE))
+            self.hello = link.hello
+        else:
+            raise UsageError(
+                f"a replica of {self.name} has another signature than the running ones",
+                "deploy it as a service of another name, and delete the old one afterwards",
+            )
+        self._next_replica += 1
+        self._numbers[link], self._links[self._next_replica] = self._next_replica, link
+        self.router.add_replica(self._clock(), self._next_replica)
+        self.first.set()
+        self._measures.replicas.set(len(self._links))
+        log.info("%s: job %d is ready; %d replicas", self.name, link.hello.job, len(self._links))
+        self._pump()
+
+    def said(self, link: ReplicaLink, message: BatchDone | Leaving) -> None:
+        """A replica has answered a batch, or is leaving."""
+        number = self._numbers.get(link)
+        if number is None or self.router is None:
+            return
+        if isinstance(message, Leaving):
+            if self.router.remove_replica(number):
+                self._drop(number, link)
+                link.close()
+            else:
+                self._drop(number, link, busy=True)
+        else:
+            self._answered(number, link, message)
+        self._pump()
+
+    def _answered(self, number: int, link: ReplicaLink, done: BatchDone) -> None:
+        batch = self._batches.pop(number, None)
+        if batch is None or self.router is None or len(done.results) != len(batch.requests):
+            raise WorldError(f"a replica of {self.name} answered a batch that it was not given")
+        self.router.completed(self._clock(), number)
+        self._measures.batch.observe(len(batch.requests))
+        for request, result in zip(batch.requests, done.results, strict=True):
+            self._settle(request.id, result)
+        if number not in self._links:  # it was leaving
+            link.close()
+            del self._numbers[link]
+
+    def _settle(self, request: int, result: RequestResult) -> None:
+        pending = self._pending.pop(request, None)
+        if pending is None or pending.answer.done():
+            return
+        if result.error:
+            self._measures.failed("model")
+            pending.answer.set_exception(ModelError(f"the model failed: {result.error}"))
+            return
+        try:
+            pending.answer.set_result(unpacked(result.outputs))
+            self._measures.done()
+        except UsageError as error:
+            pending.answer.set_exception(ModelError(error.message))
+
+    def lost(self, link: ReplicaLink) -> None:
+        """The connection of a replica has ended. What it had in work is run once more if that is harmless, and refused else."""
+        number = self._numbers.pop(link, None)
+        if number is None or self.router is None:
+            return
+        batch = self._batches.pop(number, None)
+        leaving = number not in self._links
+        self._drop(number, link)
+        if batch is not None or not leaving:
+            self.router.replica_lost(number)
+        for request in batch.requests if batch else ():
+            pending = self._pending.get(request.id)
+            if pending is None:
+                self.router.cancel(request)
+                continue
+            pending.tries += 1
+            if pending.tries > 1 or not link.hello.options.idempotent:
+                self.router.cancel(request)
+                self._fail(request.id, Unavailable("its replica was lost while it ran", "replica_lost", 1))
+        log.warning("%s: job %d is lost; %d replicas", self.name, link.hello.job, len(self._links))
+        self._pump()
+
+    def _fail(self, request: int, error: Exception) -> None:
+        pending = self._pending.pop(request, None)
+        if pending is not None and not pending.answer.done():
+            self._measures.failed("lost")
+            pending.answer.set_exception(error)
+
+    def _drop(self, number: int, link: ReplicaLink, busy: bool = False) -> None:
+        self._links.pop(number, None)
+        if not busy:
+            self._numbers.pop(link, None)
+        if not self._links:
+            self.first.clear()
+        self._measures.replicas.set(len(self._links))
+
+    # -- routing ----------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Do what the router says now, and come back when it wants to be asked again."""
+        if self.router is None:
+            return
+        now = self._clock()
+        step = self.router.poll(now)
+        for refusal in step.refused:
+            pending = self._pending.pop(refusal.request.id, None)
+            if pending is not None and not pending.answer.done():
+                pending.answer.set_exception(self._unavailable(refusal))
+        for batch in step.dispatches:
+            self._dispatch(batch)
+        overdue = [batch.started_us + _patience(batch) for batch in self._batches.values()]
+        for number, batch in list(self._batches.items()):
+            if now >= batch.started_us + _patience(batch) and number in self._links:
+                self._end_hanging(number)
+        times = [one for one in (step.wake_us, min(overdue, default=None)) if one is not None]
+        self._wake(min(times) - now if times else None)
+
+    def _end_hanging(self, number: int) -> None:
+        link = self._links[number]
+        log.error("%s: job %d has not answered a batch; it is ended", self.name, link.hello.job)
+        self._hung(link.hello.job)
+        link.close()
+        self.lost(link)
+
+    def _wake(self, in_us: int | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if in_us is None else loop.call_later(max(0, in_us) / SECOND, self._pump)
+
+    def _dispatch(self, batch: BatchDispatch) -> None:
+        self._batches[batch.replica] = batch
+        # A request whose client has left runs all the same: it is in the batch already.
+        requests = tuple(packed(self._pending[one.id].inputs) for one in batch.requests if one.id in self._pending)
+        if len(requests) < len(batch.requests):
+            raise WorldError(f"{self.name}: a batch holds requests that are not there")
+        self._links[batch.replica].send(batch.started_us, requests)
+
+
+def _patience(batch: BatchDispatch) -> int:
+    return max(OVERDUE_US, OVERDUE * (batch.predicted_us - batch.started_us))
+
+
+def served_model(hello: ReplicaHello) -> ServedModel:
+    """The service as the router knows it, from what its replica measured while it warmed up."""
+    options, most = hello.options, max(1, hello.signature.max_batch)
+    # A larger batch never takes less time: what was measured so is noise.
+    points: list[tuple[int, int]] = []
+    for size, us in sorted(hello.samples) or [
+        (1, UNKNOWN_LATENCY_US),
+        *([(most, most * UNKNOWN_LATENCY_US)] if most > 1 else []),
+    ]:
+        points.append((size, max(us, points[-1][1] if points else 1)))
+    profile = BatchProfile(
+        options.service, "this node", "slowest of three", "measured when the replica started", tuple(points)
+    )
+    return ServedModel(options.service, profile, options.objective_us, options.batching, most, options.max_queue)
+
+
+_WHY = {
+    "deadline": "it would complete after its deadline", "overload": "the load is above what the replicas carry",
+    "late": "it waited until it could no longer complete in time", "queue_full": "the queue is full",
+    "queue_bytes": "the queue holds as many bytes as it may", "no_replica": "no replica is ready",
+    "too_long": "best effort, and one run of the model takes longer than real-time requests can wait",
+}  # fmt: skip

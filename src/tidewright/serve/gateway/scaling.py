@@ -1,0 +1,125 @@
+"""How many replicas each service has: asked of the autoscaler, done by the controller. Without a controller requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from ...base.errors import TideError, UsageError
+from ...wire.services import ServiceList, ServiceView
+from ..autoscale import Autoscaler, ScalingSettings
+from .pool import ServicePool, served_model
+
+log = logging.getLogger("tidewright.gateway")
+
+
+class ServiceController(Protocol):
+    """What is asked of the controller; ``tidewright.wire.client.Client`` is one. Calls may take seconds."""
+
+    def services(self) -> ServiceList: ...
+
+    def scale_service(self, name: str, replicas: int) -> object: ...
+
+    def replica_ready(self, name: str, job: int, attempt: int) -> object: ...
+
+    def cancel(self, ref: int) -> object: ...
+
+
+class Scaling:
+    """Looks once a second. ``wake`` starts the first replica of a service that is scaled to none."""
+
+    def __init__(
+        self, controller: ServiceController | None, pools: dict[str, ServicePool], clock: Callable[[], int]
+    ) -> None:
+        self._controller, self._pools, self._clock = controller, pools, clock
+        self._scalers: dict[str, Autoscaler] = {}
+        self._lock = asyncio.Lock()
+        self.known: dict[str, ServiceView] = {}
+        """Services as the controller last listed them."""
+        self._away = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(1)
+
+    async def look(self) -> None:
+        """List the services, and scale those whose number is to change."""
+        listed = await self._ask(lambda controller: controller.services())
+        if listed is None:
+            return
+        self.known = {one.name: one for one in listed.services if one.state != "deleting"}
+        for name in list(self._scalers):
+            if name not in self.known:
+                del self._scalers[name]
+        for view in self.known.values():
+            await self._report(view)
+            wanted = self._wanted(view)
+            if wanted is not None and wanted != view.wanted:
+                await self._scale(view.name, wanted)
+
+    async def _report(self, view: ServiceView) -> None:
+        """Tell the controller which of its replicas are here, where it does not know."""
+        pool = self._pools.get(view.name)
+        for replica in view.replicas if pool is not None else ():
+            attempt = pool.attempt_of(replica.job) if pool is not None else None
+            if not replica.ready and attempt is not None:
+                await self._ready(view.name, replica.job, attempt)
+
+    async def _ready(self, name: str, job: int, attempt: int) -> None:
+        await self._ask(lambda controller: controller.replica_ready(name, job, attempt))
+
+    def _wanted(self, view: ServiceView) -> int | None:
+        """Replicas that it should have; None where that is fixed, or nothing is known of its model yet."""
+        pool = self._pools.get(view.name)
+        if view.min_replicas == view.max_replicas or pool is None or pool.hello is None or pool.router is None:
+            return None
+        settings = ScalingSettings(view.min_replicas, view.max_replicas)
+        scaler = self._scalers.get(view.name)
+        if scaler is None or scaler.settings != settings:
+            model = served_model(pool.hello)
+            try:
+                scaler = Autoscaler(model.profile.table(model.max_batch), model.objective_us, settings)
+            except UsageError as error:
+                log.warning("%s is not scaled: %s", view.name, error)
+                return None
+            self._scalers[view.name] = scaler
+            pool.arrivals = scaler.arrived
+        now = self._clock()
+        return scaler.decide(now, view.wanted, pool.router.waited_us(now))
+
+    async def wake(self, name: str) -> bool:
+        """Start a replica of a service that has none. False where that is not possible."""
+        view = self.known.get(name)
+        if view is None or self._controller is None:
+            return False
+        if not view.wanted:
+            await self._scale(name, 1)
+        return True
+
+    async def _scale(self, name: str, wanted: int) -> None:
+        log.info("%s: scaled to %d", name, wanted)
+        await self._ask(lambda controller: controller.scale_service(name, wanted))
+
+    def end(self, job: int) -> None:
+        """End a replica that hangs; the service makes another."""
+        task = asyncio.ensure_future(self._ask(lambda controller: controller.cancel(job)))
+        task.add_done_callback(lambda done: done.exception())
+
+    async def _ask(self, call: Callable[[ServiceController], object]) -> ServiceList | None:
+        """The controller's answer; None while it is away."""
+        if self._controller is None:
+            return None
+        async with self._lock:
+            try:
+                found = await asyncio.to_thread(call, self._controller)
+            except TideError as error:
+                if not self._away:
+                    log.warning("the controller is away, so nothing is scaled: %s", error)
+                self._away = True
+                return None
+        self._away = False
+        return found if isinstance(found, ServiceList) else None

@@ -1,0 +1,1 @@
+"""serve.replica: the process that runs a model, and its connection to the gateway."""

@@ -1,0 +1,155 @@
+"""The process of a replica: ``python -m tidewright.serve.replica.main``. Loads the model, connects to the gateway, runs batches.
+
+The gateway may come later and may be restarted: the replica connects again. SIGTERM: it takes no further batch, answers the
+one it has, and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from types import FrameType
+
+import msgspec
+
+from ...base.errors import UsageError, WorldError
+from .link import (
+    GATEWAY,
+    HEAD,
+    OPTIONS,
+    BatchDone,
+    Leaving,
+    ReplicaHello,
+    RequestResult,
+    RunBatch,
+    ServingOptions,
+    frame,
+    from_gateway,
+    length_of,
+    packed,
+    unpacked,
+)
+from .model import ReplicaModel, load
+
+log = logging.getLogger("tidewright.replica")
+RETRY_S = 0.2
+
+
+class ReplicaProcess:
+    """One model on one connection at a time. SIGTERM wakes what waits through a pipe of its own, so that no message is torn."""
+
+    def __init__(
+        self, path: str, options: ServingOptions, model: ReplicaModel, samples: tuple[tuple[int, int], ...]
+    ) -> None:
+        job, attempt = (int(os.environ.get(name, "0")) for name in ("TIDE_JOB_ID", "TIDE_ATTEMPT"))
+        self._path, self._model = path, model
+        self._hello = ReplicaHello(job, attempt, options, model.signature, samples)
+        self._leaving = False
+        self._woken, self._wakes = socket.socketpair()
+
+    def stop(self, signum: int, stack: FrameType | None) -> None:
+        """SIGTERM."""
+        self._leaving = True
+        self._wakes.send(b".")
+
+    def serve(self) -> None:
+        """Until it is to end."""
+        waits = False
+        while not self._leaving:
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection:
+                try:
+                    connection.connect(self._path)
+                except OSError as error:
+                    if not waits:
+                        log.info("waiting for the gateway at %s: %s", self._path, error.strerror)
+                    waits = True
+                    select.select([self._woken], [], [], RETRY_S)
+                    continue
+                waits = False
+                try:
+                    self._exchange(connection)
+                except OSError as error:
+                    log.warning("the gateway at %s: %s; connecting again", self._path, error)
+
+    def _exchange(self, connection: socket.socket) -> None:
+        connection.sendall(frame(self._hello))
+        said = False
+        while True:
+            if self._leaving and not said:
+                connection.sendall(frame(Leaving()))
+                said = True
+            ready, _, _ = select.select([connection, *([] if said else [self._woken])], [], [])
+            if connection not in ready:
+                continue
+            data = _receive(connection)
+            if data is None:
+                return
+            connection.sendall(frame(self._run(from_gateway(data))))
+
+    def _run(self, batch: RunBatch) -> BatchDone:
+        start = time.perf_counter_ns()
+        results = tuple(map(_result, self._model.run([unpacked(one) for one in batch.requests])))
+        return BatchDone(batch.id, (time.perf_counter_ns() - start) // 1000, results)
+
+
+def _result(found: object) -> RequestResult:
+    if isinstance(found, str):
+        return RequestResult(error=found[:2000])
+    try:
+        return RequestResult(packed(found))  # type: ignore[arg-type]
+    except UsageError as error:
+        return RequestResult(error=error.message)
+
+
+def _receive(connection: socket.socket) -> bytes | None:
+    """The next message; None when the gateway has closed the connection between two."""
+    head = _exactly(connection, HEAD.size)
+    return None if head is None else _exactly(connection, length_of(head)) or b""
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes | None:
+    """So many bytes; None when there is no further one."""
+    parts = bytearray()
+    while len(parts) < count:
+        part = connection.recv(min(count - len(parts), 1 << 20))
+        if not part:
+            if parts:
+                raise WorldError("the gateway closed the connection within a message")
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def main() -> int:
+    """Run until SIGTERM. 2 for options or a model that cannot be used."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        options = msgspec.json.decode(os.environ[OPTIONS], type=ServingOptions)
+        path = os.environ[GATEWAY]
+        sys.path.insert(0, os.getcwd())
+        definition = load(options.model)
+        model = ReplicaModel(definition)
+        samples = model.warm_up() if definition.warm_up else ()
+    except (KeyError, msgspec.MsgspecError) as error:
+        log.error("not started by tide serve deploy: %s", error)
+        return 2
+    except UsageError as error:
+        log.error("%s; %s", error.message, error.remedy)
+        return 2
+    log.info(
+        "%s is ready%s", options.model, f"; a batch of {samples[-1][0]} takes {samples[-1][1]} us" if samples else ""
+    )
+    replica = ReplicaProcess(path, options, model, samples)
+    signal.signal(signal.SIGTERM, replica.stop)
+    replica.serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The hostile world of ``testing.swarm`` with services among its jobs: deployed, scaled, updated and deleted at any moment."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..engine import commands as co
+from ..engine import events as ev
+from ..model.service import ServiceSpec
+from .swarm_clients import ClientSwarm
+
+
+class ServiceSwarm(ClientSwarm):
+    """Services of three names; replicas ask for whatever jobs ask for, or are clients of runtimes that may not be there."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.replicas = 0
+        """Replicas that have ended."""
+
+    def _surprise(self) -> ev.Event:
+        rng = self.rng
+        if rng.random() >= 0.2:
+            return super()._surprise()
+        name, op_id, choice = rng.choice(("a", "b", "c")), f"v{rng.random()}", rng.random()
+        if choice < 0.15:
+            return ev.DeleteService(name, op_id)
+        if choice < 0.4:
+            return ev.ScaleService(name, rng.randrange(5), op_id)
+        spec = replace(self._submission().spec, array=None, after=(), max_duration_us=0)
+        least = rng.randrange(3)
+        service = ServiceSpec(
+            name=name, replica=spec, min_replicas=least, max_replicas=max(1, least + rng.randrange(3))
+        )
+        return ev.DeployService(service, op_id)
+
+    def _note(self, command: co.Command) -> None:
+        if isinstance(command, co.Ended) and command.spec.service:
+            self.accepted[command.job] = True
+            self.replicas += 1
+        super()._note(command)
+
+    def settle(self, turns: int = 4000) -> None:
+        """Users delete their services; then as in other swarms."""
+        self.turn([ev.DeleteService(name) for name in self.engine.book.services.records])
+        super().settle(turns)
+        assert not self.engine.book.services.records, "a service outlives its replicas"
