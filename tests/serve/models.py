@@ -44,3 +44,13 @@ def network() -> Any:
 @serves(inputs={"x": "FP32[1]"}, outputs={"y": "FP32[1]"}, max_batch=4)
 def forgetful(x: Any) -> Any:
     return x[:1]
+
+
+_calls: list[int] = []
+
+
+@serves(inputs={"x": "FP32[3]"}, max_batch=1)
+def slow_at_first(x: Any) -> Any:
+    _calls.append(1)
+    time.sleep(0.3 if 4 < len(_calls) < 8 else 0.001)  # after the four calls of the warm-up
+    return x

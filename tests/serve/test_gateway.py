@@ -49,7 +49,9 @@ class Serving:
     def replica(self, model: str, job: int = 1, **options: Any) -> subprocess.Popen[bytes]:
         name = options.pop("service", model)
         env = options.pop("env", {})
-        serving = ServingOptions(service=name, model=f"tests.serve.models:{model}", objective_us=2_000_000, **options)
+        serving = ServingOptions(
+            service=name, model=f"tests.serve.models:{model}", **{"objective_us": 2_000_000, **options}
+        )
         variables = {GATEWAY: str(self.state / "serve.sock"), OPTIONS: msgspec.json.encode(serving).decode()}
         before = self.ready(name)
         started = self._start(
@@ -241,3 +243,9 @@ def test_a_token_is_asked_for(tmp_path: Path) -> None:
         assert made.ask("GET", "/v2/health/live", authorization="Bearer secret-secret-secret")[0] == 200
     finally:
         made.close()
+
+
+def test_a_replica_that_was_slow_for_a_while_is_used_again(serving: Serving) -> None:
+    serving.replica("slow_at_first", objective_us=100_000)
+    found = [serving.infer("slow_at_first", 1)[0] for _ in range(20)]
+    assert found[0] == 200 and found[-5:] == [200] * 5

@@ -163,6 +163,10 @@ class Router:
         """Numbers of the replicas that are ready or starting, not leaving; rising."""
         return tuple(sorted(self._free_us))
 
+    def predicted_us(self, model: str) -> int:
+        """What a batch of one is predicted to take."""
+        return self._lane(model).us[1]
+
     def waited_us(self, now_us: int) -> int:
         """How long the first of the real-time requests has waited, over all models."""
         heads = [lane.queue.at(0).arrived_us for lane in self._order if len(lane.queue)]

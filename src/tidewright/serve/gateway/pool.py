@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...base.errors import UsageError, WorldError
 from ...base.units import SECOND
@@ -19,7 +19,7 @@ from ..profile import BatchProfile
 from ..protocol.datatypes import Tensor
 from ..protocol.signature import ModelSignature
 from ..replica.link import BatchDone, Leaving, ReplicaHello, RequestResult, packed, unpacked
-from ..request import NO_DEADLINE, BatchDispatch, InferenceRequest, RequestRefusal
+from ..request import NO_DEADLINE, BatchDispatch, InferenceRequest, RefusalCode, RequestRefusal
 from ..routing import PoolSettings, Router
 from .measures import ServiceMeasures
 from .replica_link import ReplicaLink
@@ -27,6 +27,11 @@ from .replica_link import ReplicaLink
 log = logging.getLogger("tidewright.gateway")
 UNKNOWN_LATENCY_US = 1000
 """Of a batch of one of a model that was not warmed up, until batches have been measured."""
+OVERHEAD_US = 1000
+"""What a batch takes besides the model: messages, and the turns of two processes."""
+PROBE_US = 10 * SECOND
+"""Deadline of a request that is let through to correct predictions."""
+_PREDICTED = (RefusalCode.DEADLINE, RefusalCode.OVERLOAD)
 OVERDUE = 20
 """A batch that takes so many times what was predicted, and more than ``OVERDUE_US``, hangs."""
 OVERDUE_US = 30 * SECOND
@@ -109,6 +114,10 @@ class ServicePool:
         request = InferenceRequest(self._next_request, self.name, now, deadline, best_effort, nbytes)
         pending = _Pending(request, inputs, asyncio.get_running_loop().create_future())
         refusal = router.arrive(now, request)
+        if refusal is not None and refusal.code in _PREDICTED and self._rests():
+            # Only what is predicted of a batch of one is in the way, and only another batch can correct it.
+            request = pending.request = replace(request, deadline_us=now + PROBE_US)
+            refusal = router.arrive(now, request)
         if not best_effort:
             self.arrivals(now, refusal is not None)
         if refusal is not None:
@@ -121,6 +130,12 @@ class ServicePool:
             if self._pending.pop(request.id, None) is not None:
                 router.cancel(request)
             self._measures.latency.observe((self._clock() - now) / SECOND)
+
+    def _rests(self) -> bool:
+        """Whether there is a replica and nothing for it to do, since nothing is predicted to meet the objective."""
+        if self.router is None or self.hello is None or not self._links or self._batches or self.waiting():
+            return False
+        return self.router.predicted_us(self.name) > self.hello.options.objective_us
 
     def _unavailable(self, refusal: RequestRefusal) -> Unavailable:
         self._measures.refused(refusal.code.value)
@@ -280,7 +295,7 @@ def served_model(hello: ReplicaHello) -> ServedModel:
         (1, UNKNOWN_LATENCY_US),
         *([(most, most * UNKNOWN_LATENCY_US)] if most > 1 else []),
     ]:
-        points.append((size, max(us, points[-1][1] if points else 1)))
+        points.append((size, max(us + OVERHEAD_US, points[-1][1] if points else 1)))
     profile = BatchProfile(
         options.service, "this node", "slowest of three", "measured when the replica started", tuple(points)
     )
