@@ -28,7 +28,7 @@ from tidewright.serve.replica.link import GATEWAY, OPTIONS, ServingOptions
 CONNECTIONS = 16
 MODEL_MS = 5
 GATEWAY_CODE = (
-    "import sys; from pathlib import Path; from tidewright.serve.gateway.main import run_gateway;"
+    "import sys; from pathlib import Path; from tidewright.app.serving import run_gateway;"
     " run_gateway(Path(sys.argv[1]), '127.0.0.1:0', None)"
 )
 

@@ -115,3 +115,10 @@ def test_logs_of_all_replicas(tide: Terminal) -> None:
     tide.stub.output = (b"one\n", b"two\n")
     assert tide("serve", "logs", "vision").out == "vision-1: one\nvision-1: two\nvision-0: one\nvision-0: two\n"
     assert tide("serve", "logs", "other").code == 3
+
+
+def test_requests_that_may_run_only_once(tide: Terminal) -> None:
+    for words, idempotent in (((), True), (("--once",), False)):
+        tide("serve", "deploy", "digits", "--model", "app:predict", *words)
+        assert json.loads(tide.stub.calls[-1][1].replica.env["TIDE_SERVE_OPTIONS"])["idempotent"] is idempotent
+    assert tide("serve", "deploy", "digits", "--once", "--", "true").code == 2

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.processes
 _GATEWAY = """
 import sys
 from pathlib import Path
-from tidewright.serve.gateway.main import run_gateway
+from tidewright.app.serving import run_gateway
 run_gateway(Path(sys.argv[1]), "127.0.0.1:0", None, sys.argv[2], 100_000)
 """
 

@@ -93,7 +93,7 @@ def test_modules_of_torch_run_as_in_evaluation() -> None:
 
 def test_messages_there_and_back() -> None:
     tensors = {"x": np.arange(6, dtype=np.int16).reshape(2, 3), "w": np.array([b"a", b""], object)}
-    done = BatchDone(7, 12, (RequestResult(packed(tensors)), RequestResult(error="no")))
+    done = BatchDone((RequestResult(packed(tensors)), RequestResult(error="no")))
     sent = frame(done)
     assert length_of(sent[:4]) == len(sent) - 4
     back = from_replica(sent[4:])

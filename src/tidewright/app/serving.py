@@ -12,19 +12,24 @@ from typing import Any
 import msgspec
 
 from ..base.errors import Unreachable, UsageError
+from ..live.api.auth import TokenAuth
+from ..live.api.auth import read_token as read_token
+from ..live.api.server import tcp_socket
 from ..serve.batching.registry import make_batcher
-from ..serve.gateway.main import ADDRESS, SOCKET
-from ..serve.gateway.main import run_gateway as run_gateway
+from ..serve.gateway.main import ADDRESS, SOCKET, serve_gateway
+from ..serve.gateway.scaling import ServiceController
 from ..serve.replica.link import GATEWAY, OPTIONS, ServingOptions
+from ..wire.state_files import make_private
+from ..wire.trust import is_loopback
 
-MIN_TOKEN = 16
+MAX_BODY = 64 * 2**20
 
 
 def replica_command(
-    state: Path, service: str, model: str, objective_us: int, batching: str
+    state: Path, service: str, model: str, objective_us: int, batching: str, idempotent: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Command and variables of a replica that runs ``model`` (``module:name``). 0 and "": the defaults. Raises UsageError."""
-    options = ServingOptions(service=service, model=model)
+    options = ServingOptions(service=service, model=model, idempotent=idempotent)
     options = msgspec.structs.replace(
         options, objective_us=objective_us or options.objective_us, batching=batching or options.batching
     )
@@ -33,14 +38,19 @@ def replica_command(
     return (sys.executable, "-m", "tidewright.serve.replica.main"), serving
 
 
-def read_token(path: Path) -> str:
-    """The token in a file that only its owner can read. Raises UsageError."""
-    if path.stat().st_mode & 0o077:
-        raise UsageError(f"{path} can be read by others", f"chmod 600 {path}")
-    token = path.read_text().strip()
-    if len(token) < MIN_TOKEN:
-        raise UsageError(f"{path} holds a token of {len(token)} characters", f"use one of at least {MIN_TOKEN}")
-    return token
+def run_gateway(
+    state: Path, listen: str, controller: ServiceController | None, token: str = "", max_body: int = MAX_BODY
+) -> None:
+    """Take requests on a loopback ``HOST:PORT`` until SIGTERM or SIGINT. ``token``: what they must bring as bearer; empty:
+    nothing. Raises UsageError, and Conflict where a gateway of the state directory runs already."""
+    host = listen.rpartition(":")[0].strip("[]")
+    if host and not is_loopback(host):
+        raise UsageError(
+            f"{listen} is not a loopback address, and requests would go in clear", "put a proxy with TLS before it"
+        )
+    make_private(state)
+    with tcp_socket(listen) as listening:
+        serve_gateway(state, listening, controller, lambda app: TokenAuth(app, token) if token else app, max_body)
 
 
 def gateway_status(state: Path) -> dict[str, Any]:

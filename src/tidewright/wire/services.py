@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -83,32 +83,34 @@ class ServiceList(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
+class _Asks(Protocol):
+    """What the calls need of a client."""
+
+    def _ask(self, method: str, path: str, kind: type[T], body: Struct | None = None) -> T: ...
+
+
 class ServiceCalls:
     """The calls about services of a client."""
 
-    def _ask(self, method: str, path: str, kind: type[T], body: Struct | None = None, query: dict[str, Any] | None = None,
-             wait: float = 0.0) -> T:  # fmt: skip
-        raise NotImplementedError
-
-    def services(self) -> ServiceList:
+    def services(self: _Asks) -> ServiceList:
         """Every service and its replicas."""
         return self._ask("GET", SERVICES, ServiceList)
 
-    def deploy(self, service: ServiceSpec) -> ActionReply:
+    def deploy(self: _Asks, service: ServiceSpec) -> ActionReply:
         """A new service, or another version of one, whose replicas are then replaced one after the other."""
         return self._ask("POST", SERVICES, ActionReply, DeployRequest(service=service, op_id=new_op_id()))
 
-    def scale_service(self, name: str, replicas: int) -> ActionReply:
+    def scale_service(self: _Asks, name: str, replicas: int) -> ActionReply:
         """So many replicas from now on, within the service's bounds. Raises NotFound, UsageError beyond the bounds."""
         body = ScaleServiceRequest(replicas=replicas, op_id=new_op_id())
         return self._ask("POST", _path(name, "/scale"), ActionReply, body)
 
-    def replica_ready(self, name: str, job: int, attempt: int) -> ActionReply:
+    def replica_ready(self: _Asks, name: str, job: int, attempt: int) -> ActionReply:
         """A replica of a service answers requests. Raises NotFound."""
         body = ReplicaReadyRequest(job=job, attempt=attempt, op_id=new_op_id())
         return self._ask("POST", _path(name, "/ready"), ActionReply, body)
 
-    def delete_service(self, name: str) -> ActionReply:
+    def delete_service(self: _Asks, name: str) -> ActionReply:
         """End a service and its replicas. Raises NotFound."""
         return self._ask("POST", _path(name, "/delete"), ActionReply, ActionRequest(op_id=new_op_id()))
 

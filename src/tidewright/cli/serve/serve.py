@@ -84,6 +84,9 @@ def _with_options_of_run(deploy: click.Command) -> click.Command:
 @click.option(
     "--batching", metavar="POLICY", help="With --model: deadline (default), eager, aimd or deferred, with settings."
 )
+@click.option(
+    "--once", is_flag=True, help="With --model: no request is run again on another replica when its own is lost."
+)
 @click.argument("argv", nargs=-1, metavar="-- COMMAND [ARGS]...")
 @pass_session
 def deploy(session: Session, /, **given: Any) -> None:
@@ -106,13 +109,13 @@ def deploy(session: Session, /, **given: Any) -> None:
 
     least, most = given.pop("replicas")
     name = given.pop("name")
-    model, objective, batching = given.pop("model"), given.pop("objective"), given.pop("batching")
+    model, objective, batching, once = (given.pop(option) for option in ("model", "objective", "batching", "once"))
     if bool(model) == bool(given["argv"]):
         raise UsageError("give a COMMAND after --, or --model MODULE:NAME", "see tide serve deploy --help")
     if model:
-        given |= _replica_of(session, name, model, objective, batching, given)
-    elif objective or batching:
-        raise UsageError("--objective and --batching are of a --model", "a COMMAND answers its requests itself")
+        given |= _replica_of(session, name, model, objective, batching, once, given)
+    elif objective or batching or once:
+        raise UsageError("--objective, --batching and --once are of a --model", "a COMMAND answers its requests itself")
     usual = run.command.make_context("run", list(given["argv"])).params
     spec = run.spec_of({**usual, **given, "name": name}, "tide serve deploy --help")
     if session.url is None:
@@ -125,7 +128,13 @@ def deploy(session: Session, /, **given: Any) -> None:
 
 
 def _replica_of(
-    session: Session, name: str, model: str, objective: int | None, batching: str | None, given: dict[str, Any]
+    session: Session,
+    name: str,
+    model: str,
+    objective: int | None,
+    batching: str | None,
+    once: bool,
+    given: dict[str, Any],
 ) -> dict[str, Any]:
     """Options of a replica that runs a model."""
     from ...app.serving import replica_command
@@ -134,7 +143,7 @@ def _replica_of(
         raise UsageError("--objective 0 cannot be met", "give the time from arrival to answer, e.g. 50ms")
     if session.url is not None:
         raise UsageError("models are deployed on the machine of the controller", "leave out --url, or deploy a COMMAND")
-    argv, serving = replica_command(session.state, name, model, objective or 0, batching or "")
+    argv, serving = replica_command(session.state, name, model, objective or 0, batching or "", not once)
     level = click.get_current_context().get_parameter_source("preempt")
     return {
         "argv": argv,
@@ -165,7 +174,6 @@ def gateway(session: Session, listen: str, token_file: str | None, max_body: int
         raise UsageError("the gateway runs on the machine of the controller", "leave out --url")
     token = read_token(Path(token_file)) if token_file else ""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    session.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     run_gateway(session.state, listen, session.client(), token, max_body)
 
 

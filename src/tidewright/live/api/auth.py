@@ -21,14 +21,17 @@ def load_token(state: Path) -> str:
     path = state / api.TOKEN_NAME
     if not path.exists():
         write_whole(path, secrets.token_urlsafe(32) + "\n")
+    return read_token(path, ", or delete it to get a new token", "delete it to get a new one")
+
+
+def read_token(path: Path, instead: str = "", longer: str = "use one of at least 16") -> str:
+    """The token in a file. Raises UsageError when others could read it (``instead``: what else to do), or it is short."""
     info = path.lstat()
     if not stat.S_ISREG(info.st_mode) or stat.S_IMODE(info.st_mode) & 0o077 or info.st_uid != os.geteuid():
-        raise UsageError(
-            f"{path} can be read or replaced by others", f"chmod 600 {path}, or delete it to get a new token"
-        )
+        raise UsageError(f"{path} can be read or replaced by others", f"chmod 600 {path}{instead}")
     token = path.read_text().strip()
     if len(token) < 16:
-        raise UsageError(f"{path} holds a token of {len(token)} characters", "delete it to get a new one")
+        raise UsageError(f"{path} holds a token of {len(token)} characters", longer)
     return token
 
 

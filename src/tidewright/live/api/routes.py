@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,19 +18,15 @@ from starlette.routing import Route
 from ...base.errors import Conflict, NotFound, UsageError
 from ...base.ids import new_op_id
 from ...engine import events as ev
-from ...engine.book import Book
 from ...engine.wall_time import wall_time
 from ...model.cause import Code
 from ...model.job import LONGEST_US
-from ...plan.render import render
 from ...wire import api, openapi
-from ..controller.controller_context import ControllerContext
 from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
 from . import submission, views
-from .answers import Handler, answer, bug, by_method, guard, no_route
-from .cause_views import cause_view_or_none
+from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
 from .identity import signed
 from .job_names import no_such_name
@@ -41,7 +36,6 @@ from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
 from .service_routes import ServiceRoutes
-from .wall_times import shown
 from .why import eta_ended, eta_view, rehearsed, waited, why_ended, why_live
 
 LONGEST_WAIT_S = 300.0
@@ -54,9 +48,6 @@ _JOB_ID = re.compile(r"\d{1,18}")
 class Routes(ServiceRoutes):
     """The handlers. Named as in the route table, which binds them."""
 
-    def __init__(self, context: ControllerContext) -> None:
-        self.context = context
-
     def application(self) -> Starlette:
         """The ASGI application."""
         found: dict[str, dict[str, Handler]] = {}
@@ -64,16 +55,6 @@ class Routes(ServiceRoutes):
             found.setdefault(route.path, {})[route.method] = guard(getattr(self, route.name))
         routes = [Route(path, by_method(handlers), methods=list(handlers)) for path, handlers in found.items()]
         return Starlette(routes=routes, exception_handlers={HTTPException: no_route, Exception: bug})
-
-    @property
-    def _book(self) -> Book:
-        return self.context.loop.driver.engine.book
-
-    def _now(self) -> int:
-        return self.context.loop.clock.now()
-
-    def _answer(self, body: Struct) -> Response:
-        return answer(shown(body, self._book, self._now()))
 
     # -- the controller ---------------------------------------------------------------------------------------------
 
@@ -214,15 +195,6 @@ class Routes(ServiceRoutes):
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
         return await self._act(ev.Cancel(self._find(request), op_id), op_id)
-
-    async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
-        reply = await self.context.loop.request(event, op_id)
-        submission.raise_refusal(reply)
-        return self._answer(
-            api.ActionReply(
-                job=reply.job, node=node, warning=render(reply.warning), cause=cause_view_or_none(reply.warning)
-            )
-        )
 
     async def wait(self, request: Request) -> Response:
         job = self._find(request)

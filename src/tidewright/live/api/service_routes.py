@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,29 +25,14 @@ from ...wire.services import (
     ServiceList,
     ServiceView,
 )
-from ..controller.controller_context import ControllerContext
 from . import submission
+from .book_routes import BookRoutes
 from .identity import signed
 from .request_parsing import body as read_body
 
 
-class ServiceRoutes:
-    """The handlers; the class of all routes gives them the book, the clock and answers."""
-
-    context: ControllerContext
-
-    @property
-    def _book(self) -> Book:
-        raise NotImplementedError
-
-    def _now(self) -> int:
-        raise NotImplementedError
-
-    def _answer(self, body: Struct) -> Response:
-        raise NotImplementedError
-
-    async def _act(self, event: ev.Event, op_id: str, node: str = "") -> Response:
-        raise NotImplementedError
+class ServiceRoutes(BookRoutes):
+    """The handlers."""
 
     async def services(self, request: Request) -> Response:
         records = self._book.services.records

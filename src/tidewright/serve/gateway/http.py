@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from hmac import compare_digest
 from typing import Any
 
 import msgspec
@@ -34,10 +33,10 @@ class _TooSlow(UsageError):
 
 
 class GatewayRoutes:
-    """Handlers. ``token``: what requests must bring as bearer; empty: nothing. ``max_body``: bytes."""
+    """Handlers. ``max_body``: bytes."""
 
-    def __init__(self, gateway: Gateway, version: str, max_body: int, token: str = "") -> None:
-        self._gateway, self._version, self._max_body, self._token = gateway, version, max_body, token.encode()
+    def __init__(self, gateway: Gateway, version: str, max_body: int) -> None:
+        self._gateway, self._version, self._max_body = gateway, version, max_body
 
     def application(self) -> Starlette:
         """The ASGI application."""
@@ -59,8 +58,6 @@ class GatewayRoutes:
 
         async def guarded(request: Request) -> Response:
             try:
-                if self._token and not compare_digest(_bearer(request), self._token):
-                    return _error(401, "this gateway asks for a token", headers={"www-authenticate": "Bearer"})
                 return await handler(request)  # type: ignore[no-any-return]
             except Unavailable as error:
                 headers = {"retry-after": str(max(1, error.retry_after_s))}
@@ -145,11 +142,6 @@ async def _first(pool: ServicePool) -> None:
         await asyncio.wait_for(pool.first.wait(), COLD_START_S)
     except TimeoutError:
         raise Unavailable(f"service {pool.name} is starting its first replica", "no_replica", 10) from None
-
-
-def _bearer(request: Request) -> bytes:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip().encode() if kind.lower() == "bearer" else b""
 
 
 def _length(request: Request) -> int | None:

@@ -15,16 +15,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from ...base.atomic import write_atomically
-from ...base.errors import Conflict, UsageError
+from ...base.errors import Conflict
+from ...wire.state_files import open_own
 from .gateway import Gateway
 from .http import GatewayRoutes
 from .scaling import ServiceController
 
 log = logging.getLogger("tidewright.gateway")
 SOCKET, LOCK, ADDRESS = "serve.sock", "serve.lock", "serve.address"
-MAX_BODY = 64 * 2**20
+Guard = Callable[[ASGIApp], ASGIApp]
 GRACE_S = 10
 
 
@@ -36,33 +38,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def listener(listen: str) -> socket.socket:
-    """A listening socket on a loopback ``HOST:PORT``. Raises UsageError."""
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"not an address to listen on: {listen!r}", "write it like 127.0.0.1:8700")
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise UsageError(f"cannot listen on {listen}: {error}", "write it like 127.0.0.1:8700") from None
-    if not (str(address[0]).startswith("127.") or address[0] == "::1"):
-        raise UsageError(
-            f"{listen} is not a loopback address, and requests would go in clear", "put a proxy with TLS before it"
-        )
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind(address)
-        made.listen(1024)
-    except OSError as error:
-        made.close()
-        raise UsageError(f"cannot listen on {listen}: {error.strerror}", "choose another port with --listen") from None
-    return made
-
-
 @contextlib.contextmanager
 def _only_one(state: Path) -> Iterator[None]:
-    file = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = open_own(state / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -75,12 +53,12 @@ def _only_one(state: Path) -> Iterator[None]:
         os.close(file)
 
 
-def run_gateway(
-    state: Path, listen: str, controller: ServiceController | None, token: str = "", max_body: int = MAX_BODY
+def serve_gateway(
+    state: Path, listening: socket.socket, controller: ServiceController | None, guard: Guard, max_body: int
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UsageError, Conflict."""
-    with _only_one(state), listener(listen) as listening, asyncio.Runner(loop_factory=_fastest_loop()) as runner:
-        runner.run(_serve(state, listening, controller, token, max_body))
+    """Serve until SIGTERM or SIGINT. ``guard`` wraps the application: who may ask. Raises UsageError, Conflict."""
+    with _only_one(state), asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        runner.run(_serve(state, listening, controller, guard, max_body))
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -92,10 +70,10 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(
-    state: Path, listening: socket.socket, controller: ServiceController | None, token: str, max_body: int
+    state: Path, listening: socket.socket, controller: ServiceController | None, guard: Guard, max_body: int
 ) -> None:
     gateway = Gateway(state / SOCKET, controller)
-    app = GatewayRoutes(gateway, version("tidewright"), max_body, token).application()
+    app = guard(GatewayRoutes(gateway, version("tidewright"), max_body).application())
     server = _Server(
         uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
     )

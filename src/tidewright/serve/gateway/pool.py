@@ -27,6 +27,8 @@ from .replica_link import ReplicaLink
 log = logging.getLogger("tidewright.gateway")
 UNKNOWN_LATENCY_US = 1000
 """Of a batch of one of a model that was not warmed up, until batches have been measured."""
+MAX_QUEUE = 10_000
+"""Requests that wait for one service, of each class."""
 OVERHEAD_US = 1000
 """What a batch takes besides the model: messages, and the turns of two processes."""
 PROBE_US = 10 * SECOND
@@ -279,7 +281,7 @@ class ServicePool:
         requests = tuple(packed(self._pending[one.id].inputs) for one in batch.requests if one.id in self._pending)
         if len(requests) < len(batch.requests):
             raise WorldError(f"{self.name}: a batch holds requests that are not there")
-        self._links[batch.replica].send(batch.started_us, requests)
+        self._links[batch.replica].send(requests)
 
 
 def _patience(batch: BatchDispatch) -> int:
@@ -299,7 +301,7 @@ def served_model(hello: ReplicaHello) -> ServedModel:
     profile = BatchProfile(
         options.service, "this node", "slowest of three", "measured when the replica started", tuple(points)
     )
-    return ServedModel(options.service, profile, options.objective_us, options.batching, most, options.max_queue)
+    return ServedModel(options.service, profile, options.objective_us, options.batching, most, MAX_QUEUE)
 
 
 _WHY = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from ...base.errors import UsageError, WorldError
+from ...wire.socket_file import SocketFile
 from ..replica.link import (
     HEAD,
     BatchDone,
@@ -25,6 +24,7 @@ from ..replica.link import (
 
 log = logging.getLogger("tidewright.gateway")
 HELLO_WITHIN_S = 10.0
+BACKLOG = 128
 
 
 class ReplicaLink:
@@ -34,9 +34,9 @@ class ReplicaLink:
         self.hello = hello
         self._writer = writer
 
-    def send(self, batch: int, requests: tuple[Tensors, ...]) -> None:
+    def send(self, requests: tuple[Tensors, ...]) -> None:
         """Have it run a batch."""
-        self._writer.write(frame(RunBatch(batch, requests)))
+        self._writer.write(frame(RunBatch(requests)))
 
     def close(self) -> None:
         """No further batch: a replica that is leaving ends then."""
@@ -53,29 +53,23 @@ class ReplicaServer:
         said: Callable[[ReplicaLink, BatchDone | Leaving], None],
         lost: Callable[[ReplicaLink], None],
     ) -> None:
-        self._path, self._joined, self._said, self._lost = path, joined, said, lost
+        self._file, self._joined, self._said, self._lost = SocketFile(path), joined, said, lost
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Listen. Raises UsageError where that cannot be done; the caller holds a lock that no other gateway has."""
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
-        before = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, self._path)
+            self._server = await asyncio.start_unix_server(self._serve, sock=self._file.bind(BACKLOG))
         except OSError as error:
             raise UsageError(
-                f"cannot listen on {self._path}: {error.strerror or error}", "choose a shorter path with --state"
+                f"cannot listen on {self._file.path}: {error.strerror or error}", "give another directory with --state"
             ) from None
-        finally:
-            os.umask(before)
 
     async def close(self) -> None:
         """End all connections; replicas connect again when a gateway is back."""
         if self._server is not None:
             self._server.close()
-        with contextlib.suppress(FileNotFoundError):
-            self._path.unlink()
+        self._file.remove()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link: ReplicaLink | None = None

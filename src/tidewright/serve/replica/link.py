@@ -41,7 +41,6 @@ class ServingOptions(Struct, frozen=True, forbid_unknown_fields=True):
     objective_us: int = 100_000
     batching: str = "deadline"
     """A live server cannot start batches at the last moment to the microsecond, as ``deferred`` wants to."""
-    max_queue: int = 10_000
     idempotent: bool = True
     """Whether a request may be run once more when its replica is lost."""
 
@@ -59,7 +58,6 @@ class ReplicaHello(Struct, frozen=True, tag=True):
 class RunBatch(Struct, frozen=True, tag=True):
     """Run these requests as one batch, and answer with as many results in their order."""
 
-    id: int
     requests: tuple[Tensors, ...]
 
 
@@ -71,10 +69,8 @@ class RequestResult(Struct, frozen=True):
 
 
 class BatchDone(Struct, frozen=True, tag=True):
-    """``took_us``: what the model took."""
+    """The results of the batch, in the order of its requests."""
 
-    id: int
-    took_us: int
     results: tuple[RequestResult, ...]
 
 

@@ -13,12 +13,13 @@ import select
 import signal
 import socket
 import sys
-import time
+from pathlib import Path
 from types import FrameType
 
 import msgspec
 
 from ...base.errors import UsageError, WorldError
+from ...wire.trust import connect_unix, refuse_stranger
 from .link import (
     GATEWAY,
     HEAD,
@@ -45,7 +46,7 @@ class ReplicaProcess:
     """One model on one connection at a time. SIGTERM wakes what waits through a pipe of its own, so that no message is torn."""
 
     def __init__(
-        self, path: str, options: ServingOptions, model: ReplicaModel, samples: tuple[tuple[int, int], ...]
+        self, path: Path, options: ServingOptions, model: ReplicaModel, samples: tuple[tuple[int, int], ...]
     ) -> None:
         job, attempt = (int(os.environ.get(name, "0")) for name in ("TIDE_JOB_ID", "TIDE_ATTEMPT"))
         self._path, self._model = path, model
@@ -59,12 +60,12 @@ class ReplicaProcess:
         self._wakes.send(b".")
 
     def serve(self) -> None:
-        """Until it is to end."""
+        """Until it is to end. Raises UsageError where another user's process listens in the gateway's place."""
         waits = False
         while not self._leaving:
             with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection:
                 try:
-                    connection.connect(self._path)
+                    connect_unix(connection, self._path)
                 except OSError as error:
                     if not waits:
                         log.info("waiting for the gateway at %s: %s", self._path, error.strerror)
@@ -72,9 +73,10 @@ class ReplicaProcess:
                     select.select([self._woken], [], [], RETRY_S)
                     continue
                 waits = False
+                refuse_stranger(connection, self._path)
                 try:
                     self._exchange(connection)
-                except OSError as error:
+                except (OSError, WorldError) as error:
                     log.warning("the gateway at %s: %s; connecting again", self._path, error)
 
     def _exchange(self, connection: socket.socket) -> None:
@@ -93,9 +95,7 @@ class ReplicaProcess:
             connection.sendall(frame(self._run(from_gateway(data))))
 
     def _run(self, batch: RunBatch) -> BatchDone:
-        start = time.perf_counter_ns()
-        results = tuple(map(_result, self._model.run([unpacked(one) for one in batch.requests])))
-        return BatchDone(batch.id, (time.perf_counter_ns() - start) // 1000, results)
+        return BatchDone(tuple(map(_result, self._model.run([unpacked(one) for one in batch.requests]))))
 
 
 def _result(found: object) -> RequestResult:
@@ -131,7 +131,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         options = msgspec.json.decode(os.environ[OPTIONS], type=ServingOptions)
-        path = os.environ[GATEWAY]
+        path = Path(os.environ[GATEWAY])
         sys.path.insert(0, os.getcwd())
         definition = load(options.model)
         model = ReplicaModel(definition)
@@ -147,7 +147,11 @@ def main() -> int:
     )
     replica = ReplicaProcess(path, options, model, samples)
     signal.signal(signal.SIGTERM, replica.stop)
-    replica.serve()
+    try:
+        replica.serve()
+    except UsageError as error:
+        log.error("%s; %s", error.message, error.remedy)
+        return 2
     return 0
 
 
