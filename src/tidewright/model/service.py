@@ -25,6 +25,8 @@ class ServiceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     max_replicas: int = 1
     reports_ready: bool = False
     """Whether the gateway reports replicas that are ready; until then one that runs does not count as one."""
+    from_image: bool = False
+    """Whether further replicas start from a full image of the first that is warmed up, where nodes take such images."""
 
 
 def replica_spec(service: ServiceSpec, number: int) -> JobSpec:
@@ -50,6 +52,8 @@ def problems(service: ServiceSpec) -> list[str]:
     spec = service.replica
     if spec.array is not None or spec.after:
         found.append("replica: of no array, and after no other job; leave out array and after")
+    if service.from_image and (spec.ranks > 1 or spec.runtime or not service.reports_ready):
+        found.append("from_image: of models only (--model), and of replicas of one rank with devices of their own")
     if spec.kind == "runtime":
         found.append("replica: a device runtime cannot be one; start it with tide runtime start")
     found += [

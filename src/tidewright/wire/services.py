@@ -38,6 +38,14 @@ class ReplicaReadyRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     op_id: str = ""
 
 
+class ServiceImageRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """This attempt of a replica is warmed up and holds no connection: further replicas are to start from its image."""
+
+    job: int
+    attempt: int
+    op_id: str = ""
+
+
 class ReplicaView(Struct, frozen=True, kw_only=True):
     """One replica: its job, and whether it is of the present version or being replaced."""
 
@@ -68,6 +76,13 @@ class ServiceView(Struct, frozen=True, kw_only=True):
     """Of each replica."""
     since: int
     """When it was first deployed."""
+    image: str = ""
+    """Of the image that replicas start from: ``wanted`` (of the next one that is warmed up), ``making``, ``ready``, ``failed``;
+    empty: the service is deployed without."""
+    image_job: int = 0
+    """The job that is this image; none of ``replicas``."""
+    image_error: str = ""
+    """What was wrong with the last image that failed."""
     ends: int = 0
     """Replicas in a row that ended by themselves soon after one another."""
     replicas: tuple[ReplicaView, ...] = ()
@@ -109,6 +124,11 @@ class ServiceCalls:
         """A replica of a service answers requests. Raises NotFound."""
         body = ReplicaReadyRequest(job=job, attempt=attempt, op_id=new_op_id())
         return self._ask("POST", _path(name, "/ready"), ActionReply, body)
+
+    def take_service_image(self: _Asks, name: str, job: int, attempt: int) -> ActionReply:
+        """A replica waits to be made the image of its service. Raises NotFound, Conflict when no image is wanted."""
+        body = ServiceImageRequest(job=job, attempt=attempt, op_id=new_op_id())
+        return self._ask("POST", _path(name, "/image"), ActionReply, body)
 
     def delete_service(self: _Asks, name: str) -> ActionReply:
         """End a service and its replicas. Raises NotFound."""

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from ...base.errors import TideError, UsageError
+from ...base.errors import Conflict, NotFound, TideError, UsageError
 from ...wire.services import ServiceList, ServiceView
 from ..autoscale import Autoscaler, ScalingSettings
+from ..replica.link import ReplicaHello
 from .pool import ServicePool, served_model
 
 log = logging.getLogger("tidewright.gateway")
@@ -23,6 +24,8 @@ class ServiceController(Protocol):
     def scale_service(self, name: str, replicas: int) -> object: ...
 
     def replica_ready(self, name: str, job: int, attempt: int) -> object: ...
+
+    def take_service_image(self, name: str, job: int, attempt: int) -> object: ...
 
     def cancel(self, ref: int) -> object: ...
 
@@ -104,6 +107,15 @@ class Scaling:
         log.info("%s: scaled to %d", name, wanted)
         await self._ask(lambda controller: controller.scale_service(name, wanted))
 
+    def known_service(self, name: str) -> ServiceView | None:
+        """A service as the controller last listed it."""
+        return self.known.get(name)
+
+    async def take_image(self, hello: ReplicaHello) -> None:
+        """Have a replica, which waits without a connection, made the image that further ones start from."""
+        name, job, attempt = hello.options.service, hello.job, hello.attempt
+        await self._ask(lambda controller: controller.take_service_image(name, job, attempt))
+
     def end(self, job: int) -> None:
         """End a replica that hangs; the service makes another."""
         task = asyncio.ensure_future(self._ask(lambda controller: controller.cancel(job)))
@@ -116,6 +128,9 @@ class Scaling:
         async with self._lock:
             try:
                 found = await asyncio.to_thread(call, self._controller)
+            except (Conflict, NotFound, UsageError) as error:
+                log.warning("the controller refuses: %s", error)
+                return None
             except TideError as error:
                 if not self._away:
                     log.warning("the controller is away, so nothing is scaled: %s", error)
