@@ -20,4 +20,4 @@ def test_in_a_hostile_world_services_stay_sound_and_end() -> None:
         except BaseException as error:
             raise AssertionError(f"reproduce with ServiceSwarm({seed}).run(150) then settle()") from error
         ended, started = ended + swarm.replicas, started + swarm.from_images
-    assert ended > 60 and started > 5, f"{ended} replicas, {started} from images: the test shows nothing"
+    assert ended > 60 and started > 2, f"{ended} replicas, {started} from images: the test shows nothing"

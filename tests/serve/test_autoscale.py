@@ -63,6 +63,17 @@ def test_down_to_zero_when_idle_and_back_with_the_first_request() -> None:
     assert scaler.decide(400 * SECOND, 0) == 1
 
 
+def test_a_service_that_begins_or_is_scaled_by_its_user_keeps_that_for_a_while() -> None:
+    scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(minimum=0, maximum=8))
+    assert [tick(scaler, second * SECOND, 0, 1) for second in range(1, 300)] == [1] * 299, "not idle from the beginning"
+    assert tick(scaler, 302 * SECOND, 0, 1) == 0
+    assert tick(scaler, 400 * SECOND, 1, 0) == 1
+    raised = [tick(scaler, second * SECOND, 1, 5) for second in range(401, 470)]
+    assert raised[:58] == [5] * 58 and raised[-1] == 1, "what its user adds is held as long as what was wanted here"
+    assert [tick(scaler, second * SECOND, 0, 0) for second in range(470, 480)] == [0] * 10, "none stay none"
+    assert tick(scaler, 480 * SECOND, 1, 0) == 1
+
+
 def test_a_dip_does_not_take_replicas_away_within_the_hold() -> None:
     scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(maximum=50, hold_us=30 * SECOND, horizon_us=0))
     rates = [2_000] * 30 + [100] * 10 + [2_000] * 30

@@ -114,6 +114,9 @@ class Autoscaler:
         self._window_us = max(1, objective_us // 2)
         self._recent: deque[int] = deque()
         """Arrivals of the last window."""
+        self._decided: int | None = None
+        self._seen = 0
+        self._scaled_us: int | None = None
 
     def arrived(self, now_us: int, refused: bool = False) -> None:
         """A real-time request came, and may have been refused."""
@@ -139,11 +142,13 @@ class Autoscaler:
         """The number of replicas from now on. ``current``: ready or starting. ``waited_us``: how long the first waits. ``surge``:
         whether ``surges`` has said so."""
         settings = self.settings
+        self._notice(now_us, current)
         pressed = waited_us > self._objective_us or self._refused > settings.refused * self._count
         if self._counted_us is None or now_us - self._counted_us >= settings.interval_us:
             self._observe(now_us)
         if self._idle(now_us):
             self._wanted.clear()
+            self._decided = settings.minimum
             return settings.minimum
         steps = settings.horizon_us / settings.interval_us
         rate = self._forecast.ahead(steps)
@@ -152,7 +157,21 @@ class Autoscaler:
         wanted = replicas_for(rate, self._latency, self._objective_us, settings.utilisation, settings.maximum)
         if pressed and (self._stepped_us is None or now_us - self._stepped_us >= settings.horizon_us):
             wanted, self._stepped_us = max(wanted, current + max(1, current // 10)), now_us
-        return min(settings.maximum, max(settings.minimum, 1, self._hold(now_us, wanted)))
+        self._decided = min(settings.maximum, max(settings.minimum, 1, self._hold(now_us, wanted)))
+        return self._decided
+
+    def _notice(self, now_us: int, current: int) -> None:
+        """Another has scaled it, or it begins: what was added is held as what was wanted here is, and none stay none until the next
+        request."""
+        if current not in (self._decided, self._seen):
+            self._scaled_us = now_us
+            if current > (self._decided or 0):
+                self._hold(now_us, current)
+            else:
+                self._wanted.clear()
+            if not current:
+                self._last_arrival_us = self._scaled_us = None
+        self._seen = current
 
     def _surely_per_second(self, now_us: int) -> float:
         """The rate of the last window, less twice the deviation that chance gives it."""
@@ -166,7 +185,7 @@ class Autoscaler:
         self._counted_us = now_us
 
     def _idle(self, now_us: int) -> bool:
-        last = self._last_arrival_us
+        last = max((at for at in (self._last_arrival_us, self._scaled_us) if at is not None), default=None)
         return self.settings.minimum == 0 and (last is None or now_us - last >= self.settings.idle_us)
 
     def _hold(self, now_us: int, wanted: int) -> int:

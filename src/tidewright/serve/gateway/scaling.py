@@ -105,6 +105,8 @@ class Scaling:
     def _wanted(self, view: ServiceView, surge: bool) -> int | None:
         """Replicas that it should have; None where that is fixed, or nothing is known of its model yet."""
         pool = self._pools.get(view.name)
+        if not view.wanted and pool is not None and pool.awaiting_first:
+            return 1  # it was scaled to none as the request came
         if view.min_replicas == view.max_replicas or pool is None or pool.hello is None or pool.router is None:
             return None
         settings = ScalingSettings(view.min_replicas, view.max_replicas)
