@@ -130,7 +130,7 @@ def test_a_surge_never_counts_for_more_than_what_came(count: int, ready: int) ->
     for index in range(count):
         scaler.arrived(10 * SECOND + index)
     wanted = scaler.decide(10 * SECOND + count, ready, surge=True)
-    assert wanted <= max(1, replicas_for(2 * count * SECOND / OBJECTIVE_US, TABLE, OBJECTIVE_US, 0.8, 1_000))
+    assert wanted <= max(ready, replicas_for(2 * count * SECOND / OBJECTIVE_US, TABLE, OBJECTIVE_US, 0.8, 1_000))
 
 
 def test_no_surge_without_a_replica_or_beyond_the_bounds() -> None:

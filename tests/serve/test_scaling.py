@@ -27,12 +27,13 @@ class Controller:
     refuses: Exception | None = None
     calls: list[int] = field(default_factory=list)
     lists: int = 0
+    scale_down_us: int = MINUTE
 
     def services(self) -> ServiceList:
         self.lists += 1
         view = ServiceView(
             name="m", state="ready", version=1, wanted=self.wanted, running=1, min_replicas=1, max_replicas=4, tier="premium",
-            devices=1, since=0,
+            devices=1, since=0, scale_down_us=self.scale_down_us,
         )  # fmt: skip
         return ServiceList(services=(view,), now=0)
 
@@ -130,5 +131,23 @@ def test_a_steady_load_makes_no_surge() -> None:
             rig.pool.arrivals(rig.now_us, False)
         await rig.scaling.meet_surges()
         assert not controller.calls
+
+    asyncio.run(check())
+
+
+def test_a_peak_is_kept_for_as_long_as_the_service_says() -> None:
+    async def check() -> None:
+        for delay_us in (5 * SECOND, 20 * SECOND):
+            controller = Controller(scale_down_us=delay_us)
+            rig = Rig(controller)
+            await rig.scaling.look()
+            rig.spike()
+            await rig.scaling.meet_surges()
+            began, rig.waiting = rig.now_us, 0
+            while controller.wanted > 1:
+                rig.now_us += SECOND // 2
+                await rig.scaling.look()
+            assert controller.calls == [4, 1]
+            assert delay_us <= rig.now_us - began <= delay_us + 12 * SECOND  # the forecast forgets the peak meanwhile
 
     asyncio.run(check())

@@ -109,7 +109,7 @@ class Scaling:
             return 1  # it was scaled to none as the request came
         if view.min_replicas == view.max_replicas or pool is None or pool.hello is None or pool.router is None:
             return None
-        settings = ScalingSettings(view.min_replicas, view.max_replicas)
+        settings = ScalingSettings(view.min_replicas, view.max_replicas, hold_us=view.scale_down_us)
         scaler = self._scalers.get(view.name)
         if scaler is None or scaler.settings != settings:
             model = served_model(pool.hello)
