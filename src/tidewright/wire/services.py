@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ..base.errors import NotFound
 from ..base.ids import new_op_id
+from ..base.units import MINUTE
 from ..model.service import ServiceSpec
 from .api import SCHEMA, ActionReply, ActionRequest
 
@@ -71,6 +72,8 @@ class ServiceView(Struct, frozen=True, kw_only=True):
     """Replicas of the present version that run and are ready."""
     min_replicas: int
     max_replicas: int
+    scale_down_us: int = MINUTE
+    """How long replicas that a peak needed are kept after it."""
     tier: str
     devices: int
     """Of each replica."""

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ...base.errors import NotFound, UsageError
-from ...base.units import counted
+from ...base.units import MINUTE, counted
 from ...model.service import ServiceSpec
 from ...wire.services import ReplicaView, ServiceView
 from .. import output as out
@@ -89,6 +89,12 @@ def _with_options_of_run(deploy: click.Command) -> click.Command:
     "--once", is_flag=True, help="With --model: no request is run again on another replica when its own is lost."
 )
 @click.option(
+    "--scale-down-delay",
+    type=DURATION,
+    metavar="TIME",
+    help="With --model: how long replicas that a peak needed are kept after it. Default: 1m.",
+)
+@click.option(
     "--from-image",
     is_flag=True,
     help="With --model: further replicas start from an image of the first that is warmed up, on nodes that take full images.",
@@ -116,22 +122,24 @@ def deploy(session: Session, /, **given: Any) -> None:
     least, most = given.pop("replicas")
     name = given.pop("name")
     model, objective, batching, once = (given.pop(option) for option in ("model", "objective", "batching", "once"))
-    from_image = given.pop("from_image")
+    from_image, scale_down = given.pop("from_image"), given.pop("scale_down_delay")
     if bool(model) == bool(given["argv"]):
         raise UsageError("give a COMMAND after --, or --model MODULE:NAME", "see tide serve deploy --help")
     if model:
         given |= _replica_of(session, name, model, objective, batching, once, from_image, given)
-    elif objective or batching or once or from_image:
+    elif objective or batching or once or from_image or scale_down is not None:
         raise UsageError(
-            "--objective, --batching, --once and --from-image are of a --model", "a COMMAND answers its requests itself"
+            "--objective, --batching, --once, --scale-down-delay and --from-image are of a --model",
+            "a COMMAND answers its requests itself",
         )
-    usual = run.command.make_context("run", list(given["argv"])).params
+    usual = run.command.make_context("run", list(given["argv"]), click.get_current_context().find_root()).params
     spec = run.spec_of({**usual, **given, "name": name}, "tide serve deploy --help")
     if session.url is None:
         check_program(spec)
     service = ServiceSpec(
-        name=name, replica=spec, min_replicas=least, max_replicas=most, reports_ready=bool(model), from_image=from_image
-    )
+        name=name, replica=spec, min_replicas=least, max_replicas=most, reports_ready=bool(model), from_image=from_image,
+        scale_down_us=MINUTE if scale_down is None else scale_down,
+    )  # fmt: skip
     reply = session.client().deploy(service)
     if reply.warning:
         out.note(f"warning: {reply.warning}")

@@ -96,7 +96,8 @@ def service_view(book: Book, record: ServiceRecord) -> ServiceView:
     )
     return ServiceView(
         name=spec.name, state=_state(record, running, replicas), version=record.version, wanted=record.wanted, running=running,
-        min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, tier=spec.replica.tier, devices=spec.replica.devices,
+        min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, scale_down_us=spec.scale_down_us,
+        tier=spec.replica.tier, devices=spec.replica.devices,
         since=record.deployed, image=_image(book, record), image_job=record.image_job,
         image_error=render(record.image_error) if record.image_error else "", ends=record.ends,
         replicas=replicas, command=shlex.join(spec.replica.command),
