@@ -123,10 +123,10 @@ class Scaling:
         now = self._clock()
         return scaler.decide(now, view.wanted, pool.router.waited_us(now), surge)
 
-    def _follower(self, pool: ServicePool, scaler: Autoscaler) -> Callable[[int, bool], None]:
-        def arrived(now_us: int, refused: bool) -> None:
-            scaler.arrived(now_us, refused)
-            if pool.name not in self._surging and scaler.surges(pool.waiting(), pool.replicas):
+    def _follower(self, pool: ServicePool, scaler: Autoscaler) -> Callable[[int, bool, int], None]:
+        def arrived(now_us: int, refused: bool, items: int) -> None:
+            scaler.arrived(now_us, refused, items)
+            if pool.name not in self._surging and scaler.surges(pool.waiting_items(), pool.replicas):
                 self._surging[pool.name] = True
                 self._surge.set()
 
