@@ -116,6 +116,13 @@ class Autoscaler:
         self._refused += refused
         self._last_arrival_us = now_us
 
+    def arrived_together(self, now_us: int, count: int, refused: int) -> None:
+        """So many requests came since the last look, of which so many were refused: what a simulation of whole days reports."""
+        if count:
+            self._count += count
+            self._refused += refused
+            self._last_arrival_us = now_us
+
     def is_asleep(self, replicas: int) -> bool:
         """Whether the next ``decide`` starts the first replica: ask it now."""
         return replicas == 0 and self._last_arrival_us is not None
