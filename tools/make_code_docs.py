@@ -10,9 +10,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from tidewright.model.cause import Cause, Code
+from tidewright.plan.advice import CONSEQUENCE, REMEDIES
 from tidewright.plan.reasons import Reason
 from tidewright.plan.render import named_kinds, signature
-from tidewright.plan.sentences import CONSEQUENCE, GROUPS, REMEDIES, SENTENCES
+from tidewright.plan.sentences import GROUPS, SENTENCES
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "codes.md"
 HEAD = """\

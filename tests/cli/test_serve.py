@@ -97,6 +97,13 @@ def test_models_are_deployed_with_what_their_replicas_need(tide: Terminal) -> No
         assert tide("serve", "deploy", "digits", *wrong).code == 2
 
 
+def test_how_long_a_peak_is_remembered(tide: Terminal) -> None:
+    for words, expected in ((), 60_000_000), (("--scale-down-delay", "5s"), 5_000_000):
+        assert tide("serve", "deploy", "digits", "--model", "app:predict", *words).code == 0
+        assert tide.stub.calls[-1][1].scale_down_us == expected
+    assert tide("serve", "deploy", "digits", "--scale-down-delay", "5s", "--", "true").code == 2
+
+
 def test_the_gateway_and_its_top_say_what_is_missing(tide: Terminal, tmp_path: Path) -> None:
     found = tide("serve", "top")
     assert found.code != 0 and "tide serve gateway" in found.err

@@ -7,7 +7,7 @@ from tidewright.testing.swarm_services import ServiceSwarm
 
 
 def test_in_a_hostile_world_services_stay_sound_and_end() -> None:
-    ended = 0
+    ended = started = 0
     for seed in range(12):
         swarm = ServiceSwarm(seed)
         try:
@@ -19,5 +19,5 @@ def test_in_a_hostile_world_services_stay_sound_and_end() -> None:
             assert again.snapshot() == swarm.engine.snapshot()
         except BaseException as error:
             raise AssertionError(f"reproduce with ServiceSwarm({seed}).run(150) then settle()") from error
-        ended += swarm.replicas
-    assert ended > 60, "hardly a replica was there: the test shows nothing"
+        ended, started = ended + swarm.replicas, started + swarm.from_images
+    assert ended > 60 and started > 2, f"{ended} replicas, {started} from images: the test shows nothing"

@@ -31,6 +31,12 @@ def service(least: int = 1, most: int = 4, name: str = "vision", **fields: Any) 
     return ServiceSpec(name=name, replica=replica, min_replicas=least, max_replicas=most)
 
 
+def test_a_delay_that_is_out_of_bounds_is_named() -> None:
+    assert not problems(structs.replace(service(), scale_down_us=SECOND))
+    for wrong in (-1, 0, SECOND - 1, 10**18):
+        assert "scale_down_delay" in problems(structs.replace(service(), scale_down_us=wrong))[0]
+
+
 def deploy(pool: Worldlet, spec: ServiceSpec, op_id: str = "") -> co.Reply:
     op_id = op_id or f"d{pool.engine.revision}"
     reply = pool.reply(ev.DeployService(spec, op_id), op_id)

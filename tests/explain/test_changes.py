@@ -15,10 +15,10 @@ from tidewright.explain.changes import smallest_changes
 from tidewright.explain.why import limit_of
 from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
+from tidewright.plan.advice import KINDS_OF_CHANGE, REASON_REMEDY
 from tidewright.plan.explain import Change
 from tidewright.plan.reasons import Reason
 from tidewright.plan.render import misused, remedy, render
-from tidewright.plan.sentences import KINDS_OF_CHANGE, REASON_REMEDY
 from tidewright.policy.registry import make
 from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet

@@ -11,9 +11,10 @@ import pytest
 
 from tidewright.drive.record import decode
 from tidewright.model.cause import Cause, Code, given, reported
+from tidewright.plan.advice import CONSEQUENCE, REMEDIES
 from tidewright.plan.reasons import Reason
 from tidewright.plan.render import misused, named, remedy, render, signature
-from tidewright.plan.sentences import CONSEQUENCE, REMEDIES, SENTENCES
+from tidewright.plan.sentences import SENTENCES
 from tidewright.testing.causes import within
 from tidewright.testing.swarm import Swarm
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from .house import Source, sources
 
 ROOMS = ("engine/", "placement/", "policy/", "plan/", "explain/")
-WORDED = ("plan/sentences.py", "plan/render.py")
+WORDED = ("plan/sentences.py", "plan/advice.py", "plan/render.py")
 """Where the words are."""
 SENTENCE = re.compile(r"[A-Za-z]{2,}[,;:]? [A-Za-z]{2,}")
 STOPS = {"Bug", "UsageError", "ValueError", "TypeError", "_fail", "_check_board"}

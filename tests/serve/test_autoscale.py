@@ -63,6 +63,17 @@ def test_down_to_zero_when_idle_and_back_with_the_first_request() -> None:
     assert scaler.decide(400 * SECOND, 0) == 1
 
 
+def test_a_service_that_begins_or_is_scaled_by_its_user_keeps_that_for_a_while() -> None:
+    scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(minimum=0, maximum=8))
+    assert [tick(scaler, second * SECOND, 0, 1) for second in range(1, 300)] == [1] * 299, "not idle from the beginning"
+    assert tick(scaler, 302 * SECOND, 0, 1) == 0
+    assert tick(scaler, 400 * SECOND, 1, 0) == 1
+    raised = [tick(scaler, second * SECOND, 1, 5) for second in range(401, 470)]
+    assert raised[:58] == [5] * 58 and raised[-1] == 1, "what its user adds is held as long as what was wanted here"
+    assert [tick(scaler, second * SECOND, 0, 0) for second in range(470, 480)] == [0] * 10, "none stay none"
+    assert tick(scaler, 480 * SECOND, 1, 0) == 1
+
+
 def test_a_dip_does_not_take_replicas_away_within_the_hold() -> None:
     scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(maximum=50, hold_us=30 * SECOND, horizon_us=0))
     rates = [2_000] * 30 + [100] * 10 + [2_000] * 30
@@ -89,6 +100,43 @@ def test_waiting_and_refusals_add_a_replica_once_per_cold_start() -> None:
             current = scaler.decide(second * SECOND, current, waited_us)
             seen.append(current)
         assert seen == [2, 2, 2, 2, 2, 3]
+
+
+def spike(scaler: Autoscaler, per_second: int, for_us: int, start_us: int = 10 * SECOND) -> int:
+    """So many requests at equal distances; the time of the last."""
+    times = range(start_us, start_us + for_us, SECOND // per_second)
+    for now_us in times:
+        scaler.arrived(now_us)
+    return times[-1]
+
+
+def test_a_surge_is_met_between_two_looks_with_as_many_as_the_new_rate_needs() -> None:
+    scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(maximum=99))
+    each = replica_capacity(TABLE, OBJECTIVE_US, 1)
+    half = round(each * OBJECTIVE_US / 2 / SECOND)  # what one replica serves within half the objective
+    assert not scaler.surges(half - 1, 1) and scaler.surges(half + 1, 1) and not scaler.surges(half + 1, 2)
+    now_us = spike(scaler, 20_000, OBJECTIVE_US)
+    calm = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(maximum=99))
+    assert calm.decide(now_us, 1, surge=True) == 1
+    wanted = scaler.decide(now_us, 1, surge=True)
+    enough = replicas_for(20_000, TABLE, OBJECTIVE_US, 0.8, 99)
+    assert enough * 0.9 <= wanted <= enough
+    assert scaler.decide(now_us + 1, wanted) == wanted  # kept as any other peak is
+
+
+@given(st.integers(0, 500), st.integers(1, 20))
+def test_a_surge_never_counts_for_more_than_what_came(count: int, ready: int) -> None:
+    scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(maximum=1_000))
+    for index in range(count):
+        scaler.arrived(10 * SECOND + index)
+    wanted = scaler.decide(10 * SECOND + count, ready, surge=True)
+    assert wanted <= max(ready, replicas_for(2 * count * SECOND / OBJECTIVE_US, TABLE, OBJECTIVE_US, 0.8, 1_000))
+
+
+def test_no_surge_without_a_replica_or_beyond_the_bounds() -> None:
+    scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(maximum=2))
+    assert scaler.surges(10_000, 1)
+    assert not scaler.surges(10_000, 0) and not scaler.surges(10_000, 2)
 
 
 @given(st.floats(0, 1e6), st.floats(-1e3, 1e3), st.integers(2, 50))

@@ -26,10 +26,10 @@ MAX_BODY = 64 * 2**20
 
 
 def replica_command(
-    state: Path, service: str, model: str, objective_us: int, batching: str, idempotent: bool
+    state: Path, service: str, model: str, objective_us: int, batching: str, idempotent: bool, from_image: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Command and variables of a replica that runs ``model`` (``module:name``). 0 and "": the defaults. Raises UsageError."""
-    options = ServingOptions(service=service, model=model, idempotent=idempotent)
+    options = ServingOptions(service=service, model=model, idempotent=idempotent, from_image=from_image)
     options = msgspec.structs.replace(
         options, objective_us=objective_us or options.objective_us, batching=batching or options.batching
     )

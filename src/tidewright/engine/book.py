@@ -373,7 +373,7 @@ class Book(ImageCatalog):
         if record.dependencies:
             return Reason.DEPENDENCY, Code.WAITS_FOR_JOBS(record.dependencies)
         if record.user_hold is not None:
-            return Reason.USER_HOLD, Code.HELD_BY_USER()
+            return self.services.held_because(record.spec.service, job)
         if record.waiting_array is not None:
             return Reason.ARRAY_LIMIT, Code.ARRAY_FULL(record.waiting_array)
         runtime = self.jobs.get(record.runtime_job) if record.runtime_job else None

@@ -32,13 +32,15 @@ class PlanRequest(Struct, frozen=True, tag="Think"):
 class Launch(Struct, frozen=True, tag=True, omit_defaults=True):
     """Start every rank of an attempt. Answered by Started or StartFailed, and later Exited.
 
-    ``image``: serial of the full image to start from (made by an earlier attempt, ``Book.image``); 0: from the beginning.
+    ``image``: serial of the full image to start from; 0: from the beginning. It was made of an earlier attempt, or of another
+    job, ``image_job``.
     """
 
     job: int
     attempt: int
     allocation: Allocation
     image: int = 0
+    image_job: int = 0
 
 
 class SuspendRanks(Struct, frozen=True, tag=True, omit_defaults=True):

@@ -16,7 +16,7 @@ from .check import check_all, check_touched
 from .commands import Command, PlanRequest
 from .nodes import node_events
 from .requests import admission, hold, user_requests
-from .services import replicas
+from .services import replicas, start_image
 from .settings import EngineSettings
 from .snapshots.snapshot import dump, load
 from .termination import withdraw_of_ended
@@ -54,6 +54,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.ScaleService: replicas.scale,
     ev.DeleteService: replicas.delete,
     ev.ReplicaReady: replicas.ready,
+    ev.TakeServiceImage: start_image.take,
 }
 
 

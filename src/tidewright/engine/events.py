@@ -313,6 +313,16 @@ class ReplicaReady(Struct, frozen=True, tag=True, omit_defaults=True):
     op_id: str = ""
 
 
+class TakeServiceImage(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The gateway says that this attempt of a replica is warmed up, holds no connection, and waits to be made the image that
+    further replicas start from."""
+
+    name: str
+    job: int
+    attempt: int
+    op_id: str = ""
+
+
 class DeleteService(Struct, frozen=True, tag=True, omit_defaults=True):
     """A user wants a service and its replicas to end."""
 
@@ -330,5 +340,5 @@ Event: TypeAlias = (
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
     | ForecastMade | RatesLearnt | ForgetRates | DeployService | ScaleService | DeleteService
-    | ReplicaReady
+    | ReplicaReady | TakeServiceImage
 )  # fmt: skip

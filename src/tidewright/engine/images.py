@@ -157,6 +157,8 @@ def level_at(book: Book, job: int, allocation: Allocation) -> int:
     if spec.runtime:  # it has no devices to release
         return int(Level.NONE)
     full = _bound_to(book, allocation) >= 0
+    if full and book.services.is_image(spec.service, job):
+        return int(Level.FULL)
     level = book.usual_level(spec)
     if full and spec.preempt in ("auto", "full"):
         level = int(Level.FULL)
@@ -167,6 +169,35 @@ def level_at(book: Book, job: int, allocation: Allocation) -> int:
     if level == Level.FREEZE and why_unfrozen(book, allocation) is not None:
         return int(Level.NONE)
     return level
+
+
+def launch_level(book: Book, job: int, allocation: Allocation) -> int:
+    """The level that a launch is prepared for: a replica that may become an image is preempted by less."""
+    record = book.services.of_replica(book.specs[job].service)
+    if record is not None and record.spec.from_image and takes_images(book, allocation):
+        return int(Level.FULL)
+    return book.true_level(job)
+
+
+def launch_source(book: Book, job: int, allocation: Allocation) -> tuple[int, int]:
+    """The job and the number of the image that a launch on these devices starts from; (0, 0): from the beginning."""
+    own = book.jobs[job].restore_from
+    if own:
+        return job, own
+    record = book.services.of_replica(book.specs[job].service)
+    if record is None or not record.image_job or record.replicas.get(job) != record.version:
+        return 0, 0
+    source = book.jobs.get(record.image_job)
+    if source is None or source.image is None or not source.image_only:
+        return 0, 0
+    bound = _bound_to(book, allocation)
+    fits = bound >= 0 and book.board.layout.kinds[bound] == source.image.kind
+    return (record.image_job, source.image.serial) if fits else (0, 0)
+
+
+def takes_images(book: Book, allocation: Allocation) -> bool:
+    """Whether full images can be taken on all these devices."""
+    return _bound_to(book, allocation) >= 0
 
 
 def _bound_to(book: Book, allocation: Allocation) -> int:

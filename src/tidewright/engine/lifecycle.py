@@ -86,7 +86,9 @@ def _settle_level(book: Book, job: int, row: int, record: JobRecord) -> None:
 
 def _launch(book: Book, job: int, row: int, record: JobRecord) -> None:
     """Command its launch."""
-    book.out.append(Launch(job, record.attempt, book.allocations[job], record.restore_from))
+    allocation = book.allocations[job]
+    source, serial = images.launch_source(book, job, allocation)
+    book.out.append(Launch(job, record.attempt, allocation, serial, 0 if source == job else source))
 
 
 def _resume(book: Book, job: int, row: int, record: JobRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..model.cause import Code, reported
+from ..model.cause import Cause, Code, reported
 from ..model.job import Level, State
 from ..model.job_record import Cooldown
 from . import events as ev
@@ -12,6 +12,7 @@ from .lifecycle import transition
 from .nodes import refusals
 from .nodes.evacuate import move_away
 from .requests import hold, user_moves
+from .services import start_image
 from .termination import EX_TEMPFAIL, end, end_cooldown, failed, pause, release, restart, stop
 
 _STARTING, _SUSPENDING, _RESUMING = int(State.STARTING), int(State.SUSPENDING), int(State.RESUMING)
@@ -32,10 +33,16 @@ def started(book: Book, event: ev.Started) -> None:
     row = _current(book, event.job, event.attempt)
     if row is None or book.table.state.item(row) != _STARTING:
         return
-    serial = book.jobs[event.job].restore_from
-    transition(book, event.job, RUNNING, Code.RUNS_FROM_IMAGE(serial) if serial else _ALL_RANKS_RUN)
+    transition(book, event.job, RUNNING, _how_it_started(book, event.job))
     _hold_if_asked(book, event.job)
     move_away(book, event.job)
+
+
+def _how_it_started(book: Book, job: int) -> Cause:
+    source, serial = images.launch_source(book, job, book.allocations[job])
+    if source == job:
+        return Code.RUNS_FROM_IMAGE(serial)
+    return Code.RUNS_FROM_IMAGE_OF(source) if source else _ALL_RANKS_RUN
 
 
 def start_failed(book: Book, event: ev.StartFailed) -> None:
@@ -45,11 +52,12 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
         return
     job, record = event.job, book.jobs[event.job]
     stopping, record.ending = record.ending, None
+    error = reported(event.error)
+    start_image.start_failed(book, job, error, lost=event.image_lost)
     serve(book, book.vacate(job))
     record.launch_failures += 1
     tries = record.launch_failures
     too_often = tries >= book.settings.launch_attempts
-    error = reported(event.error)
     elsewhere = (
         bool(event.node) and not record.runtime_job and refusals.refused(book, job, event.node, error, event.fault)
     )
@@ -176,7 +184,8 @@ def suspended(book: Book, event: ev.Suspended) -> None:
         return
     nodes = [part.node for part in book.allocations[job]]
     held, replan = record.user_hold is not None, record.replan_on_release
-    transition(book, job, HELD if held else SUSPENDED, Code.HELD_BY_USER() if held else Code.RELEASED_DEVICES())
+    because = book.hold_reason(job) if held else None
+    transition(book, job, HELD if held else SUSPENDED, because[1] if because else Code.RELEASED_DEVICES())
     replan = replan or any(book.board.free_total) or bool(book.board.partial)
     if replan and not held:
         book.note_arrival(job)

@@ -11,10 +11,10 @@ from ..engine.requests.hold import outlook
 from ..model.cause import Cause, Code, given, reported
 from ..model.job import State
 from ..model.node import Allocation, device_count
+from ..plan.advice import CONSEQUENCE
 from ..plan.explain import DeviceHolder, Explanation
 from ..plan.plan import Plan, Planner
 from ..plan.reasons import Blocked, Reason
-from ..plan.sentences import CONSEQUENCE
 from .ahead import Ahead, ahead_of
 from .trial import starts_in
 

@@ -6,10 +6,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..base.ids import valid_name
+from ..base.units import DAY, MINUTE, SECOND, format_duration
 from .job import JobSpec
 from .job import problems as problems_of_job
 
 MAX_REPLICAS = 10_000
+SHORTEST_SCALE_DOWN_US, LONGEST_SCALE_DOWN_US = SECOND, DAY
 MAX_SERVICE_NAME = 100
 """Replicas are named after their service and numbered."""
 
@@ -23,8 +25,12 @@ class ServiceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     min_replicas: int = 1
     """Fewest that it may be scaled to; 0: to none."""
     max_replicas: int = 1
+    scale_down_us: int = MINUTE
+    """How long replicas that a peak needed are kept after it. Microseconds."""
     reports_ready: bool = False
     """Whether the gateway reports replicas that are ready; until then one that runs does not count as one."""
+    from_image: bool = False
+    """Whether further replicas start from a full image of the first that is warmed up, where nodes take such images."""
 
 
 def replica_spec(service: ServiceSpec, number: int) -> JobSpec:
@@ -47,9 +53,13 @@ def problems(service: ServiceSpec) -> list[str]:
     if not 0 <= service.min_replicas <= service.max_replicas or not 1 <= service.max_replicas <= MAX_REPLICAS:
         asked = f"{service.min_replicas}:{service.max_replicas}"
         found.append(f"replicas: {asked} is not MIN:MAX with 0 <= MIN <= MAX and 1 <= MAX <= {MAX_REPLICAS}")
+    if not SHORTEST_SCALE_DOWN_US <= service.scale_down_us <= LONGEST_SCALE_DOWN_US:
+        found.append(f"scale_down_delay: {format_duration(service.scale_down_us)} is not between 1 s and a day")
     spec = service.replica
     if spec.array is not None or spec.after:
         found.append("replica: of no array, and after no other job; leave out array and after")
+    if service.from_image and (spec.ranks > 1 or spec.runtime or not service.reports_ready):
+        found.append("from_image: of models only (--model), and of replicas of one rank with devices of their own")
     if spec.kind == "runtime":
         found.append("replica: a device runtime cannot be one; start it with tide runtime start")
     found += [

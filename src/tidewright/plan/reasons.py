@@ -1,4 +1,4 @@
-"""What keeps a job waiting: a closed list of limits (``plan.sentences`` says what happens next), and a job's own."""
+"""What keeps a job waiting: a closed list of limits (``plan.advice`` says what happens next), and a job's own."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Reason(StrEnum):
     DEVICES_RESERVED = "DevicesReserved", _OF_THE_JOB
     DEPENDENCY = "Dependency", _OF_THE_JOB
     USER_HOLD = "UserHold", _OF_THE_JOB
+    SERVICE_IMAGE = "ServiceImage", _OF_THE_JOB
     ARRAY_LIMIT = "ArrayLimit", _OF_THE_JOB
     BACKOFF = "Backoff", _OF_THE_JOB
     RUNTIME = "Runtime", _OF_THE_JOB

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ..base.units import counted, format_bytes, format_duration
 from ..model.cause import Arg, Cause, Code
-from .sentences import KINDS_OF_CHANGE, REMEDIES, SENTENCES
+from .advice import KINDS_OF_CHANGE, REMEDIES
+from .sentences import SENTENCES
 
 
 def render(why: Cause | str | None) -> str:

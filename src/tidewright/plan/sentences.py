@@ -6,7 +6,6 @@ A sentence may be worded anew at any time; the arguments of a released code and 
 from __future__ import annotations
 
 from ..model.cause import Code as C  # noqa: N817
-from .reasons import Reason
 
 _GROUPED: dict[str, dict[C, str]] = {
     "Words of others": {
@@ -90,6 +89,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.WAITS_FOR_JOBS: "waits for job {jobs:names}",
     C.WAITS_FOR_RUNTIME: "waits for runtime {name} (job {job:n}) to run",
     C.HELD_BY_USER: "suspended by its user",
+    C.IS_SERVICE_IMAGE: "it is the image that further replicas of {service} start from",
     C.ARRAY_FULL: "array {array} runs as many members as its limit allows",
     C.BACKOFF: "failed before; tried again in {left:us}",
     C.STATE_IS: "it is {state:state}",
@@ -173,6 +173,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.DEVICES_FREE: "its devices are free",
     C.ALL_RANKS_RUN: "all ranks run",
     C.RUNS_FROM_IMAGE: "continues from image {serial:n}",
+    C.RUNS_FROM_IMAGE_OF: "started from the image of job {job:n}",
     C.RUNS_AGAIN: "runs again",
     C.FINISHED: "finished",
     C.EXIT_CODE: "exit code {code:n}",
@@ -220,6 +221,15 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.SCALED_IN: "service {service} is scaled to {wanted:n} replica{wanted:s}",
     C.SERVICE_UPDATED: "service {service} is updated to version {version:n}",
     C.SERVICE_DELETED: "service {service} is deleted",
+    C.BECOMES_SERVICE_IMAGE: "warmed up: from its image further replicas of {service} start",
+    C.SERVICE_IMAGE_DROPPED: "replicas of {service} do not start from it any more: {why:why}",
+    C.SERVICE_IMAGE_GONE: "its image is gone",
+    C.REPLICAS_START_ANEW: "the service is deployed without --from-image",
+    C.HAS_SERVICE_IMAGE: "job {job:n} is the image already",
+    C.NOT_A_REPLICA: "it is no replica of the present version",
+    C.NO_IMAGES_THERE: "its node takes no full images",
+    C.STARTED_FROM_IT: "replicas could not be started from it: {why:why}",
+    C.ENDED_SOON: "replicas that were started from it ended soon",
     C.ARRAY_MEMBER_ENDED: "a member of {array} has ended",
     C.DEPENDENCY_UNMET: "{kind}:{job:n} can no longer be met",
     C.DEPENDENCY_FAILED: "its dependency on job {job:n} can no longer be met",
@@ -265,6 +275,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.NO_SUCH_SERVICE: "no service {service}",
     C.BEING_DELETED: "service {service} is being deleted; its replicas have not ended yet",
     C.REPLICAS_OUT_OF_BOUNDS: "{asked:n} replica{asked:s} are not between {least:n} and {most:n}, for which it is deployed",
+    C.NO_SERVICE_IMAGE: "no image of job {job:n} for replicas of {service}: {why:why}",
     C.NODE_UNSCHEDULABLE: "node {node} is unschedulable: {why:why}",
     C.ALREADY_THERE: "job {job:n} already runs on {nodes:and}, all of it",
     C.NOT_YET: "job {job:n} is {state:state}",
@@ -302,94 +313,3 @@ _GROUPED: dict[str, dict[C, str]] = {
 SENTENCES: dict[C, str] = {code: text for group in _GROUPED.values() for code, text in group.items()}
 GROUPS: dict[str, tuple[C, ...]] = {title: tuple(group) for title, group in _GROUPED.items()}
 """What the docs page puts together."""
-
-REMEDIES: dict[C, str] = {
-    C.SPEC_WRONG: "correct these and submit again",
-    C.ONE_OF_SPECS: "{why:remedy}",
-    C.TOO_CROWDED: "ask for at least {needed:n} device{needed:s} (-g {needed:n}), start {ranks_that_fit:n} "
-    "rank{ranks_that_fit:s} or fewer, or raise "
-    "engine.max_ranks_per_device in STATE/config.yaml",
-    C.UNKNOWN_DEPENDENCY: "list known jobs with tide ps --all",
-    C.NO_SUCH_RUNTIME: "see tide runtime ls; start one with tide runtime up --name NAME",
-    C.NOT_YOUR_RUNTIME: "start one of your own: tide runtime up",
-    C.FOLLOWS_RUNTIME: "see where that is: tide show {runtime:n}",
-    C.NO_SUCH_TYPE: "the pool has: {known:names}",
-    C.SHARE_TOO_LARGE: "the nearest that fits: --gpu-mem {most:mib}MiB, or whole devices with -g",
-    C.NEVER_FITS: "the nearest that fits: -g {most:n}",
-    C.CPUS_TOO_FEW: "the nearest that fits: --cpus {nearest:cpus}, or fewer ranks",
-    C.HOST_MEMORY_TOO_SMALL: "the nearest that fits: --mem {nearest:mib}MiB, or fewer ranks",
-    C.NO_SUCH_JOB: "list jobs with tide ps --all",
-    C.ENDED_ALREADY: "nothing is left to do",
-    C.BEING_STOPPED: "nothing is left to suspend",
-    C.NOT_SUSPENDABLE: "freeze it for a moment with --for (at most {bound:seconds}), cancel it, or submit it with "
-    "--preempt cooperative",
-    C.NOT_HELD: "ask why: tide why {job:n}",
-    C.NO_IMAGE_NOW: "see how it is with tide show {job:n}",
-    C.NO_SUCH_NODE: "list nodes with tide nodes",
-    C.NOTHING_LEARNT: "list what was learnt with tide rates --learnt",
-    C.NO_SUCH_SERVICE: "list them with tide serve ls",
-    C.BEING_DELETED: "deploy it again when tide serve ls does not show it any more",
-    C.REPLICAS_OUT_OF_BOUNDS: "deploy it with other bounds: tide serve deploy --replicas MIN:MAX",
-    C.NODE_UNSCHEDULABLE: "name another node",
-    C.ALREADY_THERE: "name another node (tide nodes lists them), or let it choose: tide migrate {job:n}",
-    C.NOT_YET: "try again when it runs",
-    C.HELD_STILL: "release it first: tide resume {job:n}",
-    C.NOT_MOVABLE_NOW: "try again when it runs",
-    C.NOT_MOVABLE: "only a job that can be imaged whole moves; see tide doctor",
-    C.NOT_MOVABLE_THERE: "name other nodes",
-    C.ON_EVERY_NODE: "tide nodes lists them; tide up --hosts N makes more",
-    C.NODES_TOO_SMALL: "name other or more nodes",
-    C.NO_ROOM: "try again later, or name other nodes",
-    C.SCALE_OUT_OF_RANGE: "the nearest: tide scale {job:n} {nearest:n}",
-    C.RANKS_NOT_SHARABLE: "it runs on {count:n} device{count:s} or not at all",
-    C.NO_RESTORE_NODES: "try again when such a node is there",
-    C.FEW_RESTORE_NODES: "the nearest: tide scale {job:n} {most:n}",
-    C.NOT_RESIZABLE: "scale it while it waits, or submit it anew",
-    C.NOT_RESIZABLE_NOW: "try again later",
-    C.NOT_ENOUGH_FREE: "try again later, or ask for fewer",
-    C.NO_CHANGE_STARTS: "see when it starts: tide eta {job:n}",
-    C.NO_CHANGE_IN_TIME: "see when it starts: tide eta {job:n}",
-    C.NOTHING_TO_CHANGE: "see which nodes there are: tide nodes",
-    C.TEXT: "{remedy}",
-}  # fmt: skip
-"""What to do next, for refusals; arguments that their sentence does not name come after those that it does."""
-
-CONSEQUENCE: dict[Reason, str] = {
-    Reason.NEVER_FITS: "refused; no node of the pool could ever hold it",
-    Reason.NO_CAPACITY: "waits; tried again when devices are freed",
-    Reason.FRAGMENTED: "waits; tried again when the free devices lie better together",
-    Reason.CPUS: "waits; tried again when host CPUs beside free devices are freed",
-    Reason.HOST_MEMORY: "waits; tried again when host memory beside free devices is freed",
-    Reason.BEHIND: "waits; tried again when the job ahead has started",
-    Reason.RESERVED: "waits; free devices are kept for the job ahead that could otherwise starve",
-    Reason.TIER: "waits; jobs whose promise is closer to breaking have the devices",
-    Reason.DEVICES_RESERVED: "starts when the jobs on its reserved devices have released them",
-    Reason.DEPENDENCY: "waits; released when the named jobs have ended as asked",
-    Reason.USER_HOLD: "waits; released by tide resume",
-    Reason.ARRAY_LIMIT: "waits; tried again when another member of the array has ended",
-    Reason.RUNTIME: "waits; starts when its runtime runs",
-    Reason.BACKOFF: "waits; retried after a pause that doubles with each failure",
-    Reason.NODES_DOWN: "waits; tried again when a node that could hold it is back",
-    Reason.PINNED_NODE_BUSY: "waits; its memory is frozen on one node, whose devices are busy",
-    Reason.PLANNING: "a plan is being made; asked again in a moment",
-}
-"""What happens next to a job that waits."""
-
-REASON_REMEDY: dict[Reason, str] = {
-    Reason.DEVICES_RESERVED: "see when it starts: tide eta {job}",
-    Reason.DEPENDENCY: "see which jobs it waits for: tide show {job}",
-    Reason.USER_HOLD: "release it: tide resume {job}",
-    Reason.ARRAY_LIMIT: "see when it starts: tide eta {job}",
-    Reason.RUNTIME: "see which runtimes run: tide runtime ls",
-    Reason.BACKOFF: "see why it failed: tide logs {job}",
-    Reason.PLANNING: "ask again: tide why {job}",
-}
-"""What to do next about a limit that no change of requests, jobs or nodes lifts."""
-
-KINDS_OF_CHANGE = {
-    "request": "a smaller or wider request", "tier": "a higher tier", "move": "other jobs moved",
-    "scale": "elastic jobs at their least size", "undrain": "drained and cordoned nodes back",
-    "wait": "the ends of running jobs", "cancel-waiting": "a waiting job cancelled", "cancel": "a running job cancelled",
-    "nodes": "more nodes",
-}  # fmt: skip
-"""Kinds of changes (``plan.explain.Change``) that are looked for."""

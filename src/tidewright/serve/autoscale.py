@@ -3,7 +3,8 @@
 Predictive: Holt's double exponential smoothing (C. C. Holt, ONR memorandum 52, 1957; Int. J. Forecasting 20, 2004) of the
 rate, as far ahead as a replica takes to start. Peak-hold: the most that was wanted within the last ``hold_us`` counts, so
 that the number rises at once, falls late and does not flap. Reactive: what waits or is refused says that the profile or the
-forecast is too optimistic.
+forecast is too optimistic. A surge is met between two looks: when what waits would keep the replicas busy for half the
+objective, the rate of the last half objective counts, less two standard deviations of a Poisson count.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def replicas_for(per_second: float, latency: LatencyTable, objective_us: int, ut
 
 
 class Autoscaler:
-    """Report every arrival, ask ``decide`` each ``settings.interval_us`` and at the first request while there is no replica."""
+    """Report every arrival. Ask ``decide`` each ``settings.interval_us``, at the first request without a replica, and when
+    ``surges`` says so."""
 
     def __init__(self, latency: LatencyTable, objective_us: int, settings: ScalingSettings | None = None) -> None:
         self.settings = settings or ScalingSettings()
@@ -109,12 +111,28 @@ class Autoscaler:
         self._last_arrival_us: int | None = None
         self._wanted: deque[tuple[int, int]] = deque()
         self._stepped_us: int | None = None
+        self._window_us = max(1, objective_us // 2)
+        self._recent: deque[int] = deque()
+        """Arrivals of the last window."""
+        self._decided: int | None = None
+        self._seen = 0
+        self._scaled_us: int | None = None
 
     def arrived(self, now_us: int, refused: bool = False) -> None:
         """A real-time request came, and may have been refused."""
         self._count += 1
         self._refused += refused
         self._last_arrival_us = now_us
+        self._recent.append(now_us)
+        while self._recent[0] <= now_us - self._window_us:
+            self._recent.popleft()
+
+    def surges(self, waiting: int, ready: int) -> bool:
+        """Whether more waits than ``ready`` replicas serve within half the objective: ask ``decide`` at once."""
+        if not 0 < ready < self.settings.maximum:
+            return False
+        each = replica_capacity(self._latency, self._objective_us, ready)
+        return waiting * SECOND > ready * each * self._window_us
 
     def arrived_together(self, now_us: int, count: int, refused: int) -> None:
         """So many requests came since the last look, of which so many were refused: what a simulation of whole days reports."""
@@ -127,21 +145,45 @@ class Autoscaler:
         """Whether the next ``decide`` starts the first replica: ask it now."""
         return replicas == 0 and self._last_arrival_us is not None
 
-    def decide(self, now_us: int, current: int, waited_us: int = 0) -> int:
-        """The number of replicas from now on. ``current``: ready or starting. ``waited_us``: how long the first waits."""
+    def decide(self, now_us: int, current: int, waited_us: int = 0, surge: bool = False) -> int:
+        """The number of replicas from now on. ``current``: ready or starting. ``waited_us``: how long the first waits. ``surge``:
+        whether ``surges`` has said so."""
         settings = self.settings
+        self._notice(now_us, current)
         pressed = waited_us > self._objective_us or self._refused > settings.refused * self._count
         if self._counted_us is None or now_us - self._counted_us >= settings.interval_us:
             self._observe(now_us)
         if self._idle(now_us):
             self._wanted.clear()
+            self._decided = settings.minimum
             return settings.minimum
         steps = settings.horizon_us / settings.interval_us
         rate = self._forecast.ahead(steps)
+        if surge:
+            rate = max(rate, self._surely_per_second(now_us))
         wanted = replicas_for(rate, self._latency, self._objective_us, settings.utilisation, settings.maximum)
         if pressed and (self._stepped_us is None or now_us - self._stepped_us >= settings.horizon_us):
             wanted, self._stepped_us = max(wanted, current + max(1, current // 10)), now_us
-        return min(settings.maximum, max(settings.minimum, 1, self._hold(now_us, wanted)))
+        self._decided = min(settings.maximum, max(settings.minimum, 1, self._hold(now_us, wanted)))
+        return self._decided
+
+    def _notice(self, now_us: int, current: int) -> None:
+        """Another has scaled it, or it begins: what was added is held as what was wanted here is; none stay none until a request
+        comes."""
+        if current not in (self._decided, self._seen):
+            self._scaled_us = now_us
+            if current > (self._decided or 0):
+                self._hold(now_us, current)
+            else:
+                self._wanted.clear()
+            if not current:
+                self._last_arrival_us = self._scaled_us = None
+        self._seen = current
+
+    def _surely_per_second(self, now_us: int) -> float:
+        """The rate of the last window, less twice the deviation that chance gives it."""
+        count = sum(at > now_us - self._window_us for at in self._recent)
+        return max(0.0, count - 2 * math.sqrt(count)) * SECOND / self._window_us
 
     def _observe(self, now_us: int) -> None:
         if self._counted_us is not None:
@@ -150,7 +192,7 @@ class Autoscaler:
         self._counted_us = now_us
 
     def _idle(self, now_us: int) -> bool:
-        last = self._last_arrival_us
+        last = max((at for at in (self._last_arrival_us, self._scaled_us) if at is not None), default=None)
         return self.settings.minimum == 0 and (last is None or now_us - last >= self.settings.idle_us)
 
     def _hold(self, now_us: int, wanted: int) -> int:

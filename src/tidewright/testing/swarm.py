@@ -113,7 +113,7 @@ class Swarm:
             others = [alive for alive in self.alive if alive[0] == command.job]
             assert not others, f"job {command.job} launched while {others} is alive"
             self.launches[key] = 1
-            if not command.image or self.images.restore(command.job, command.image):
+            if not command.image or self.images.restore(command.image_job or command.job, command.image):
                 self._answer_launch(command)
             else:
                 self.pending.append(ev.StartFailed(command.job, command.attempt, "no image", image_lost=True))
@@ -137,7 +137,7 @@ class Swarm:
             fault = self.rng.choice(("world", "world", "user"))
             lost = bool(command.image) and fault == "world" and self.rng.random() < 0.5
             if lost:
-                self.images.spoil(command.job, command.image)
+                self.images.spoil(command.image_job or command.job, command.image)
             part = self.rng.choice((None, *command.allocation))
             name = self.nodes[part.node].name if part else ""
             self.pending.append(ev.StartFailed(command.job, command.attempt, "no luck", fault, lost, name))

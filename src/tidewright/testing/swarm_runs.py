@@ -45,7 +45,7 @@ class RunTimes:
     def _launched(self, book: Book, command: co.Launch) -> None:
         job = command.job
         if command.image:
-            self.used[job] = self._imaged[job, command.image]
+            self.used[job] = 0 if command.image_job else self._imaged[job, command.image]
         elif job not in self._saved:
             self.used[job] = 0
         used, charged = self.used.get(job, 0), book.jobs[job].run_time_used_us

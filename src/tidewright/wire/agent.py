@@ -84,6 +84,7 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Thousandths of host CPUs and bytes of host memory that each rank may use; 0: no limit."""
     run_as: str = ""
     image: int = 0
+    image_job: int = 0  # of that job, not of an earlier attempt of this one; of one rank
     sources: tuple[Peer, ...] = ()
     peers: tuple[Peer, ...] = ()
     """The agents of all the attempt's nodes, in group order, this one included; empty when there is but one."""

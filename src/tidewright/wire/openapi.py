@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from . import api
 from .bounds import QUERIES, bound
-from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceList
+from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceImageRequest, ServiceList
 
 
 class Param(Struct, frozen=True):
@@ -126,6 +126,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         name="replica_ready", method="POST", path="/v1/services/{name}/ready", text="Report that a replica answers requests",
         body=ReplicaReadyRequest, answer=api.ActionReply,
+    ),
+    Route(
+        name="take_service_image", method="POST", path="/v1/services/{name}/image",
+        text="Have further replicas start from a warmed-up one", body=ServiceImageRequest, answer=api.ActionReply,
     ),
     Route(
         name="delete_service", method="POST", path="/v1/services/{name}/delete", text="End a service and its replicas",

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ..base.errors import NotFound
 from ..base.ids import new_op_id
+from ..base.units import MINUTE
 from ..model.service import ServiceSpec
 from .api import SCHEMA, ActionReply, ActionRequest
 
@@ -32,6 +33,14 @@ class ScaleServiceRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class ReplicaReadyRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An attempt of a replica answers requests."""
+
+    job: int
+    attempt: int
+    op_id: str = ""
+
+
+class ServiceImageRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """This attempt of a replica is warmed up and holds no connection: further replicas are to start from its image."""
 
     job: int
     attempt: int
@@ -63,11 +72,20 @@ class ServiceView(Struct, frozen=True, kw_only=True):
     """Replicas of the present version that run and are ready."""
     min_replicas: int
     max_replicas: int
+    scale_down_us: int = MINUTE
+    """How long replicas that a peak needed are kept after it."""
     tier: str
     devices: int
     """Of each replica."""
     since: int
     """When it was first deployed."""
+    image: str = ""
+    """Of the image that replicas start from: ``wanted`` (of the next one that is warmed up), ``making``, ``ready``, ``failed``;
+    empty: the service is deployed without."""
+    image_job: int = 0
+    """The job that is this image; none of ``replicas``."""
+    image_error: str = ""
+    """What was wrong with the last image that failed."""
     ends: int = 0
     """Replicas in a row that ended by themselves soon after one another."""
     replicas: tuple[ReplicaView, ...] = ()
@@ -109,6 +127,11 @@ class ServiceCalls:
         """A replica of a service answers requests. Raises NotFound."""
         body = ReplicaReadyRequest(job=job, attempt=attempt, op_id=new_op_id())
         return self._ask("POST", _path(name, "/ready"), ActionReply, body)
+
+    def take_service_image(self: _Asks, name: str, job: int, attempt: int) -> ActionReply:
+        """A replica waits to be made the image of its service. Raises NotFound, Conflict when no image is wanted."""
+        body = ServiceImageRequest(job=job, attempt=attempt, op_id=new_op_id())
+        return self._ask("POST", _path(name, "/image"), ActionReply, body)
 
     def delete_service(self: _Asks, name: str) -> ActionReply:
         """End a service and its replicas. Raises NotFound."""

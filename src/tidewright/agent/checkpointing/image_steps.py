@@ -102,7 +102,7 @@ class ImageSteps:
     # -- in the store -----------------------------------------------------------------------------------------------
 
     async def discard_raw(self, attempt: Attempt, step: on_images.DiscardRaw) -> None:
-        await asyncio.to_thread(self.images.discard_raw, attempt.args.job, step.serial)
+        await asyncio.to_thread(self.images.discard_raw, step.job or attempt.args.job, step.serial)
 
     async def remove_raw(self, job: int, serial: int) -> None:
         """Out of the way at once; its bytes when there is time."""
@@ -145,15 +145,13 @@ class ImageSteps:
     # -- coming back ------------------------------------------------------------------------------------------------
 
     def has_raw(self, attempt: Attempt, step: on_images.HasRaw) -> bool:
-        return self.images.raw(attempt.args.job, step.serial).exists()
+        return self.images.raw(step.job or attempt.args.job, step.serial).exists()
 
     async def ready(self, attempt: Attempt, step: on_images.ReadyImages) -> dict[int, int]:
         args = attempt.args
-        numbers = [seat.rank for seat in args.ranks]
-        directory = await asyncio.to_thread(
-            self.images.ready, args.tenant, args.job, step.serial, numbers, args.sources
-        )
-        facts = {rank: self.images.facts(args.job, step.serial, rank) or {} for rank in numbers}
+        numbers, job = [seat.rank for seat in args.ranks], step.job or args.job
+        directory = await asyncio.to_thread(self.images.ready, args.tenant, job, step.serial, numbers, args.sources)
+        facts = {rank: self.images.facts(job, step.serial, rank) or {} for rank in numbers}
         self._rendezvous.unpack(attempt, facts.get(0, {}).get("meeting", ""))
         self._restoring[attempt.key] = directory, facts
         return {rank: int(each.get("need", 0)) for rank, each in facts.items()}

@@ -30,7 +30,7 @@ from ...wire.agent import FetchArgs, Peer
 from ..peer_rpc import FileBody, PeerClient
 from .image_copies import PeerRemote, hopeless
 from .image_leases import ReadLeases
-from .in_flight import ImageNotNeeded, InFlight
+from .in_flight import ImageNotNeeded, InFlight, KeyedLocks
 from .lazy_store import LazyStore
 from .raw_images import FACTS, RawImages, image_of, inside, remove_whatever
 from .remote_gc import PendingDeletes
@@ -61,9 +61,7 @@ class Images(RawImages):
         self._token = token
         self._storing, self._leases = threading.Lock(), ReadLeases()
         self._collected, self._garbage = time.monotonic(), False
-        self._in_flight, self._over = InFlight(), dict[int, None]()
-
-    # the store
+        self._in_flight, self._over, self._bringing = InFlight(), dict[int, None](), KeyedLocks()
 
     @property
     def store(self) -> ImageStore:
@@ -254,14 +252,18 @@ class Images(RawImages):
 
         The nearest copy first: raw here, the store here, raw at a source, a source's store, the remote store.
         """
+        with self._bringing.of((job, serial)):  # several replicas may start from one image
+            return self._bring_missing(tenant, job, serial, ranks, sources)
+
+    def _bring_missing(self, tenant: str, job: int, serial: int, ranks: Iterable[int], sources: Iterable[Peer]) -> Path:
         missing = [rank for rank in ranks if not self.has_raw(job, serial, rank)]
         directory = self.raw(job, serial)
         if not directory.is_dir():
             remove_whatever(directory)
         self.forget_ranks(job, serial, missing)  # what is incomplete would be in the way of a copy
         directory.mkdir(mode=0o700, exist_ok=True)
-        names = [ImageName(tenant, job, serial, rank) for rank in missing]
         with self._in_flight.image(job, serial), self._kept_if_needed(job, serial):
+            names = [ImageName(tenant, job, serial, rank) for rank in missing]
             try:
                 with ThreadPoolExecutor(COPIES_AT_ONCE, thread_name_prefix="copy") as pool:
                     list(pool.map(self._have, names, repeat(directory), repeat(list(sources))))

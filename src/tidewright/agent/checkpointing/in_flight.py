@@ -70,3 +70,26 @@ class InFlight:
         """Whether an image that is in flight was dropped meanwhile."""
         with self._guard:
             return serial <= self._dropped.get(job, 0)
+
+
+class KeyedLocks:
+    """A lock for each image that is being brought here."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[tuple[int, int], tuple[threading.Lock, int]] = {}
+
+    @contextlib.contextmanager
+    def of(self, key: tuple[int, int]) -> Iterator[None]:
+        """One at a time for a key."""
+        with self._guard:
+            lock, users = self._locks.get(key, (threading.Lock(), 0))
+            self._locks[key] = lock, users + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._locks.pop(key)
+                if users > 1:
+                    self._locks[key] = lock, users - 1

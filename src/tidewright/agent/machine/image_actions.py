@@ -38,9 +38,10 @@ class FinishDump(ActionStep, frozen=True):
 
 
 class DiscardRaw(ActionStep, frozen=True):
-    """The raw image ``serial`` is of no use."""
+    """The raw image ``serial`` is of no use. ``job`` here and below: whose image, where it is another job's; 0: the attempt's."""
 
     serial: int
+    job: int = 0
 
 
 class RemoveRaw(Effect, frozen=True):
@@ -93,6 +94,7 @@ class HasRaw(ActionStep, frozen=True):
     """Result: whether the raw image ``serial`` is here."""
 
     serial: int
+    job: int = 0
     INSTANT: ClassVar[bool] = True
 
 
@@ -101,6 +103,7 @@ class ReadyImages(ActionStep, frozen=True):
     memory by rank, bytes. Fails "damaged image" when every copy is."""
 
     serial: int
+    job: int = 0
 
 
 class Renewed(NamedTuple):

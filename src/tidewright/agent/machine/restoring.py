@@ -54,7 +54,7 @@ def restore(state: AttemptState) -> Why:
 
 
 def _restore_any(state: AttemptState) -> Why:
-    raw = yield HasRaw(state.record.serial)
+    raw = yield HasRaw(state.record.serial, state.args.image_job)
     why = yield from _restore(state)
     taken = state.record.last_image
     if raw and taken is not None and taken.lost:
@@ -72,7 +72,7 @@ def _restore(state: AttemptState) -> Why:
     serial = state.record.serial
     yield from _remove_previous_try(state)
     try:
-        state.record.needs = yield ReadyImages(serial)
+        state.record.needs = yield ReadyImages(serial, state.args.image_job)
         yield from _renew(state)
         yield WriteEndpoints(state.record.rendezvous_generation)
     except ActionFailed as error:
@@ -127,5 +127,5 @@ def _lost(state: AttemptState, why: str) -> Why:
     """The image is damaged: it is not tried again, and never taken for a whole one."""
     serial = state.record.serial
     state.record.last_image = ImageReport(serial=serial, lost=why)
-    yield DiscardRaw(serial)
+    yield DiscardRaw(serial, state.args.image_job)
     return why

@@ -20,6 +20,9 @@ from ..machine.record import AttemptRecord
 from .accounts import hand_over
 from .rank import Rank, Spec
 
+IDENTITY = "identity"
+"""In a rank directory: job and attempt, for a program that comes back from the image of another job, with its environment."""
+
 
 class Attempt:
     """Directory, record and ranks of one (job, attempt)."""
@@ -203,7 +206,9 @@ def make_ranks(directory: Path, specs: dict[int, Spec], suffix: str = "") -> Non
         place = directory / f"{rank}{suffix}"
         shutil.rmtree(place, ignore_errors=True)
         (place / "box" / "ctl").mkdir(mode=0o700, parents=True)
-        hand_over(spec.account, place / "box", place / "box" / "ctl")
+        identity = {name: spec.env.get(name, "") for name in ("TIDE_JOB_ID", "TIDE_ATTEMPT")}
+        (place / "box" / IDENTITY).write_bytes(msgspec.json.encode(identity))
+        hand_over(spec.account, place / "box", place / "box" / "ctl", place / "box" / IDENTITY)
         write_atomically(place / "spec.json", msgspec.json.encode(spec))
 
 

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ...base.errors import NotFound, UsageError
-from ...base.units import counted
+from ...base.units import MINUTE, counted
 from ...model.service import ServiceSpec
 from ...wire.services import ReplicaView, ServiceView
 from .. import output as out
@@ -28,6 +28,7 @@ SERVICES: list[Column[ServiceView]] = [
     Column("TIER", lambda one: one.tier),
     Column("DEVICES", lambda one: str(one.devices), right=True),
     Column("JOBS", lambda one: ",".join(str(replica.job) for replica in one.replicas) or "-"),
+    Column("IMAGE", lambda one: f"{one.image}: {one.image_error}" if one.image_error else one.image or "-", wide=True),
     Column("USER", lambda one: one.user or "-", wide=True),
     Column("COMMAND", lambda one: one.command, wide=True),
 ]
@@ -87,6 +88,17 @@ def _with_options_of_run(deploy: click.Command) -> click.Command:
 @click.option(
     "--once", is_flag=True, help="With --model: no request is run again on another replica when its own is lost."
 )
+@click.option(
+    "--scale-down-delay",
+    type=DURATION,
+    metavar="TIME",
+    help="With --model: how long replicas that a peak needed are kept after it. Default: 1m.",
+)
+@click.option(
+    "--from-image",
+    is_flag=True,
+    help="With --model: further replicas start from an image of the first that is warmed up, on nodes that take full images.",
+)
 @click.argument("argv", nargs=-1, metavar="-- COMMAND [ARGS]...")
 @pass_session
 def deploy(session: Session, /, **given: Any) -> None:
@@ -110,17 +122,24 @@ def deploy(session: Session, /, **given: Any) -> None:
     least, most = given.pop("replicas")
     name = given.pop("name")
     model, objective, batching, once = (given.pop(option) for option in ("model", "objective", "batching", "once"))
+    from_image, scale_down = given.pop("from_image"), given.pop("scale_down_delay")
     if bool(model) == bool(given["argv"]):
         raise UsageError("give a COMMAND after --, or --model MODULE:NAME", "see tide serve deploy --help")
     if model:
-        given |= _replica_of(session, name, model, objective, batching, once, given)
-    elif objective or batching or once:
-        raise UsageError("--objective, --batching and --once are of a --model", "a COMMAND answers its requests itself")
-    usual = run.command.make_context("run", list(given["argv"])).params
+        given |= _replica_of(session, name, model, objective, batching, once, from_image, given)
+    elif objective or batching or once or from_image or scale_down is not None:
+        raise UsageError(
+            "--objective, --batching, --once, --scale-down-delay and --from-image are of a --model",
+            "a COMMAND answers its requests itself",
+        )
+    usual = run.command.make_context("run", list(given["argv"]), click.get_current_context().find_root()).params
     spec = run.spec_of({**usual, **given, "name": name}, "tide serve deploy --help")
     if session.url is None:
         check_program(spec)
-    service = ServiceSpec(name=name, replica=spec, min_replicas=least, max_replicas=most, reports_ready=bool(model))
+    service = ServiceSpec(
+        name=name, replica=spec, min_replicas=least, max_replicas=most, reports_ready=bool(model), from_image=from_image,
+        scale_down_us=MINUTE if scale_down is None else scale_down,
+    )  # fmt: skip
     reply = session.client().deploy(service)
     if reply.warning:
         out.note(f"warning: {reply.warning}")
@@ -134,6 +153,7 @@ def _replica_of(
     objective: int | None,
     batching: str | None,
     once: bool,
+    from_image: bool,
     given: dict[str, Any],
 ) -> dict[str, Any]:
     """Options of a replica that runs a model."""
@@ -143,7 +163,7 @@ def _replica_of(
         raise UsageError("--objective 0 cannot be met", "give the time from arrival to answer, e.g. 50ms")
     if session.url is not None:
         raise UsageError("models are deployed on the machine of the controller", "leave out --url, or deploy a COMMAND")
-    argv, serving = replica_command(session.state, name, model, objective or 0, batching or "", not once)
+    argv, serving = replica_command(session.state, name, model, objective or 0, batching or "", not once, from_image)
     level = click.get_current_context().get_parameter_source("preempt")
     return {
         "argv": argv,

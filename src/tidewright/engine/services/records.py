@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ...model.cause import Cause, Code
 from ...model.service import ServiceSpec
+from ...plan.reasons import Reason
 
 
 class ServiceRecord(Struct, omit_defaults=True):
@@ -30,6 +32,14 @@ class ServiceRecord(Struct, omit_defaults=True):
     last_end: int = 0
     pause_until: int = 0
     """No replica is made before this."""
+    image_job: int = 0
+    """Of the replicas, the one that is held as the image that others start from, or is being suspended to be it; 0: none."""
+    image_tries: int = 0
+    """Images of this version that could not be taken, or were of no use."""
+    image_failures: int = 0
+    """Replicas started from the present one that could not be, or ended soon."""
+    image_error: Cause | None = None
+    """What was wrong with the last one of these."""
     deleted: bool = False
     """It is gone once its replicas have ended."""
 
@@ -45,3 +55,18 @@ class ServiceBook:
     def __init__(self, records: dict[str, ServiceRecord] | None = None) -> None:
         self.records = records or {}
         self.changed: dict[str, bool] = {}
+
+    def of_replica(self, service: str) -> ServiceRecord | None:
+        """The record behind ``JobSpec.service``; None for a job that is no replica."""
+        return self.records.get(service) if service else None
+
+    def is_image(self, service: str, job: int) -> bool:
+        """Whether a replica is, or is becoming, the image that others start from."""
+        record = self.of_replica(service)
+        return record is not None and record.image_job == job
+
+    def held_because(self, service: str, job: int) -> tuple[Reason, Cause]:
+        """Why a job is held until that is ended: for its user, or for its service."""
+        if self.is_image(service, job):
+            return Reason.SERVICE_IMAGE, Code.IS_SERVICE_IMAGE(service)
+        return Reason.USER_HOLD, Code.HELD_BY_USER()

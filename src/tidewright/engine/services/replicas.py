@@ -17,6 +17,8 @@ from ..commands import Ended, Reply
 from ..requests import runtime_attach
 from ..requests.admission import answer, enter, refuse
 from ..termination import pause, stop
+from . import start_image
+from .calls import answered, known
 from .records import ServiceRecord, is_ready
 
 RUNTIME_TRIES = 5
@@ -35,7 +37,7 @@ HALT_US = MINUTE
 
 def deploy(book: Book, event: ev.DeployService) -> None:
     """A new service, or another version of one."""
-    if _answered(book, event.op_id):
+    if answered(book, event.op_id):
         return
     spec, record = event.service, book.services.records.get(event.service.name)
     refusal = _refuse(book, spec, record)
@@ -48,6 +50,7 @@ def deploy(book: Book, event: ev.DeployService) -> None:
     else:
         if spec.replica != record.spec.replica:
             record.version, record.ends, record.pause_until = record.version + 1, 0, 0
+            record.image_tries, record.image_error = 0, None
         record.spec = spec
         record.wanted = min(max(record.wanted, spec.min_replicas), spec.max_replicas)
     book.services.changed[spec.name] = True
@@ -56,7 +59,7 @@ def deploy(book: Book, event: ev.DeployService) -> None:
 
 def scale(book: Book, event: ev.ScaleService) -> None:
     """So many replicas from now on, within the service's bounds."""
-    record = _known(book, event.name, event.op_id)
+    record = known(book, event.name, event.op_id)
     if record is None:
         return
     spec = record.spec
@@ -75,7 +78,7 @@ def scale(book: Book, event: ev.ScaleService) -> None:
 
 def delete(book: Book, event: ev.DeleteService) -> None:
     """Stop all replicas; the service is gone once they have ended."""
-    record = _known(book, event.name, event.op_id)
+    record = known(book, event.name, event.op_id)
     if record is not None:
         record.deleted = True
         book.services.changed[event.name] = True
@@ -84,7 +87,7 @@ def delete(book: Book, event: ev.DeleteService) -> None:
 
 def ready(book: Book, event: ev.ReplicaReady) -> None:
     """A replica answers requests."""
-    record = _known(book, event.name, event.op_id)
+    record = known(book, event.name, event.op_id)
     if record is None:
         return
     if event.job not in record.replicas:
@@ -114,11 +117,13 @@ def settle(book: Book) -> None:
 def _settle(book: Book, name: str, record: ServiceRecord) -> None:
     _forget_ended(book, record)
     if record.deleted:
+        record.image_job = 0
         for job in _alive(record):
             _retire(book, record, job, Code.SERVICE_DELETED(name))
         if not record.replicas:
             del book.services.records[name]
         return
+    start_image.settle(book, record)
     _make(book, name, record)
     alive = _alive(record)
     current = [job for job in alive if record.replicas[job] == record.version]
@@ -136,7 +141,7 @@ def _make(book: Book, name: str, record: ServiceRecord) -> None:
     if book.now < record.pause_until or _without_runtime(book, record):
         return
     alive = _alive(record)
-    current = sum(record.replicas[job] == record.version for job in alive)
+    current = sum(record.replicas[job] == record.version for job in alive) + start_image.being_taken(book, record)
     most = record.wanted + (SURGE if current < len(alive) else 0)
     for _ in range(min(record.wanted - current, most - len(alive))):
         record.made += 1
@@ -176,7 +181,8 @@ def _old_needed(book: Book, record: ServiceRecord, current: list[int]) -> int:
 
 
 def _alive(record: ServiceRecord) -> list[int]:
-    return [job for job in record.replicas if job not in record.retired]
+    """Replicas that are wanted, as far as is known; the image that they start from is none."""
+    return [job for job in record.replicas if job not in record.retired and job != record.image_job]
 
 
 def _least_needed(book: Book, jobs: list[int]) -> list[int]:
@@ -194,14 +200,17 @@ def _forget_ended(book: Book, record: ServiceRecord) -> None:
     gone = [job for job in record.replicas if job not in book.jobs]
     if not gone:
         return
-    started = {command.job: command.first_start for command in book.out if type(command) is Ended}
+    ends = {command.job: command for command in book.out if type(command) is Ended}
     for job in gone:
         version, retired = record.replicas.pop(job), record.retired.pop(job, False)
+        if job == record.image_job:
+            record.image_job, retired = 0, True
         record.ready.pop(job, None)
         # Of those that end together the first counts; another program than the present one says nothing of it.
         if retired or version != record.version or book.now < record.pause_until:
             continue
-        lasted = 0 <= started[job] <= book.now - LASTING_US
+        start_image.ended(book, record, ends[job])
+        lasted = 0 <= ends[job].first_start <= book.now - LASTING_US
         if not lasted:
             record.ends = record.ends + 1 if book.now - record.last_end < LASTING_US else 1
             record.last_end = book.now
@@ -218,22 +227,3 @@ def _refuse(book: Book, spec: ServiceSpec, record: ServiceRecord | None) -> tupl
     if record is not None and record.deleted:
         return Code.BEING_DELETED(spec.name), "conflict"
     return refuse(book, spec.replica)
-
-
-def _known(book: Book, name: str, op_id: str) -> ServiceRecord | None:
-    """The service of a call that is new; otherwise the answer has been given."""
-    if _answered(book, op_id):
-        return None
-    record = book.services.records.get(name)
-    if record is None or record.deleted:
-        answer(book, Reply(op_id, error=Code.NO_SUCH_SERVICE(name), kind="notfound"))
-        return None
-    return record
-
-
-def _answered(book: Book, op_id: str) -> bool:
-    """Whether the call was answered before; it gets the same answer again."""
-    earlier = book.answers.get(op_id) if op_id else None
-    if earlier is not None:
-        book.out.append(earlier)
-    return earlier is not None

@@ -12,16 +12,19 @@ from ...base.errors import NotFound
 from ...base.ids import new_op_id
 from ...engine import events as ev
 from ...engine.book import RUNNING, Book
+from ...engine.services import start_image
 from ...engine.services.records import ServiceRecord, is_ready
 from ...model.cause import Code
 from ...model.job import State
 from ...model.launchable import unlaunchable
+from ...plan.render import render
 from ...wire import api
 from ...wire.services import (
     DeployRequest,
     ReplicaReadyRequest,
     ReplicaView,
     ScaleServiceRequest,
+    ServiceImageRequest,
     ServiceList,
     ServiceView,
 )
@@ -59,6 +62,11 @@ class ServiceRoutes(BookRoutes):
         op_id = body.op_id or new_op_id()
         return await self._act(ev.ReplicaReady(_name(request), body.job, body.attempt, op_id), op_id)
 
+    async def take_service_image(self, request: Request) -> Response:
+        body = await read_body(request, ServiceImageRequest)
+        op_id = body.op_id or new_op_id()
+        return await self._act(ev.TakeServiceImage(_name(request), body.job, body.attempt, op_id), op_id)
+
     async def delete_service(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
@@ -80,7 +88,7 @@ def service_view(book: Book, record: ServiceRecord) -> ServiceView:
             job=job, name=book.specs[job].name, state=State(book.jobs[job].state).name.lower(), version=version,
             ready=is_ready(record, job, book.jobs[job].attempt), retired=job in record.retired,
         )
-        for job, version in record.replicas.items() if job in book.jobs
+        for job, version in record.replicas.items() if job in book.jobs and job != record.image_job
     )  # fmt: skip
     running = sum(
         book.jobs[one.job].state == RUNNING and one.ready and one.version == record.version and not one.retired
@@ -88,10 +96,21 @@ def service_view(book: Book, record: ServiceRecord) -> ServiceView:
     )
     return ServiceView(
         name=spec.name, state=_state(record, running, replicas), version=record.version, wanted=record.wanted, running=running,
-        min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, tier=spec.replica.tier, devices=spec.replica.devices,
-        since=record.deployed, ends=record.ends, replicas=replicas, command=shlex.join(spec.replica.command),
+        min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, scale_down_us=spec.scale_down_us,
+        tier=spec.replica.tier, devices=spec.replica.devices,
+        since=record.deployed, image=_image(book, record), image_job=record.image_job,
+        image_error=render(record.image_error) if record.image_error else "", ends=record.ends,
+        replicas=replicas, command=shlex.join(spec.replica.command),
         user=spec.replica.user,
     )  # fmt: skip
+
+
+def _image(book: Book, record: ServiceRecord) -> str:
+    if not record.spec.from_image:
+        return ""
+    if record.image_job:
+        return "making" if start_image.being_taken(book, record) else "ready"
+    return "failed" if start_image.unwanted(record) else "wanted"
 
 
 def _state(record: ServiceRecord, running: int, replicas: tuple[ReplicaView, ...]) -> str:

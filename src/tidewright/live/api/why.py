@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ...model.cause import Code
 from ...model.job import JobSpec
+from ...plan.advice import REASON_REMEDY
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
 from ...plan.reasons import Reason
 from ...plan.render import remedy, render
-from ...plan.sentences import REASON_REMEDY
 from ...wire import api
 from .cause_views import cause_view, cause_view_or_none
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...base.units import SECOND
+from ...engine import images
 from ...engine.book import Book
 from ...engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ...engine.events import Event
@@ -81,11 +82,14 @@ class AgentCalls:
 
     def _launch(self, command: Launch) -> list[Call]:
         nodes = self.names(command.allocation)
-        found = self.launch_args(command.job, command.attempt, command.allocation, command.image)
+        found = self.launch_args(command.job, command.attempt, command.allocation, command.image, command.image_job)
         return [self.call(node, "launch", args, nodes) for node, args in zip(nodes, found, strict=True)]
 
-    def launch_args(self, job: int, attempt: int, allocation: Allocation, image: int) -> list[wire.LaunchArgs]:
-        """The launch arguments of each node of an allocation; with ``image`` its ranks are restored from that serial."""
+    def launch_args(
+        self, job: int, attempt: int, allocation: Allocation, image: int, image_job: int = 0
+    ) -> list[wire.LaunchArgs]:
+        """The launch arguments of each node of an allocation; with ``image`` its ranks are restored from that serial, of another
+        job with ``image_job``."""
         book, spec = self.book, self.book.specs[job]
         seats = rank_layout(allocation, spec.ranks)
         nodes = self.names(allocation)
@@ -93,7 +97,7 @@ class AgentCalls:
         share = share_of(spec, book.board.layout.nodes[allocation[0].node].device_memory)
         endpoint = self._master_endpoint(nodes, f"{job}.{attempt} of {book.table.submit[row]}")
         for node in nodes if image else ():
-            self.registry.sent(node, job)
+            self.registry.sent(node, image_job or job)
         return [
             wire.LaunchArgs(
                 job=job, attempt=attempt, name=spec.name, command=spec.command, env=self._environment(job), workdir=spec.workdir,
@@ -101,10 +105,10 @@ class AgentCalls:
                 group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), beside=self._beside(job),
                 devices=spec.devices,
                 master_addr=endpoint.address, master_port=endpoint.port, grace_us=spec.grace_us,
-                level=book.true_level(job), tenant=spec.team,
-                run_as=self.run_as or spec.run_as, image=image, gpu_memory=share.memory,
+                level=images.launch_level(book, job, allocation), tenant=spec.team,
+                run_as=self.run_as or spec.run_as, image=image, image_job=image_job, gpu_memory=share.memory,
                 gpu_milli=share.milli, share_class=spec.share_class, cpus_milli=spec.cpus_milli, memory=spec.memory,
-                sources=self.registry.sources(job, image, node) if image else (),
+                sources=self.registry.sources(image_job or job, image, node) if image else (),
             )
             for group, node in enumerate(nodes)
         ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...engine import images
 from ...engine.book import Book
 from ...engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ...model.cause import Code
@@ -14,7 +15,8 @@ def pending_commands(book: Book, job: int) -> Command | None:
     attempt, allocation = record.attempt, record.allocation or ()
     level = level_of(book, job)
     if state is State.STARTING:
-        return Launch(job, attempt, allocation, record.restore_from)
+        source, number = images.launch_source(book, job, allocation)
+        return Launch(job, attempt, allocation, number, 0 if source == job else source)
     if state is State.SUSPENDING:
         return SuspendRanks(job, attempt, level, allocation, serial(book, job))
     if state is State.RESUMING:

@@ -11,6 +11,7 @@ from .measures import GatewayMeasures
 from .pool import ServicePool
 from .replica_link import ReplicaLink, ReplicaServer
 from .scaling import Scaling, ServiceController
+from .start_images import StartImages
 
 
 def monotonic_us() -> int:
@@ -25,6 +26,7 @@ class Gateway:
         self.measures = GatewayMeasures()
         self._pools: dict[str, ServicePool] = {}
         self.scaling = Scaling(controller, self._pools, monotonic_us)
+        self._images = StartImages(self.scaling.known_service, self.scaling.take_image, monotonic_us)
         self.replicas = ReplicaServer(path, self._joined, self._said, self._lost)
 
     def pool(self, name: str) -> ServicePool | None:
@@ -39,13 +41,18 @@ class Gateway:
 
     def _joined(self, link: ReplicaLink) -> None:
         name = link.hello.options.service
+        if self._images.choose(link):
+            return
         (self._pools.get(name) or self._made(name)).join(link)
 
     def _said(self, link: ReplicaLink, message: BatchDone | Leaving) -> None:
-        self._pools[link.hello.options.service].said(link, message)
+        pool = self._pools.get(link.hello.options.service)
+        if pool is not None:
+            pool.said(link, message)
 
     def _lost(self, link: ReplicaLink) -> None:
-        self._pools[link.hello.options.service].lost(link)
+        if not self._images.closed(link):
+            self._pools[link.hello.options.service].lost(link)
 
     def status(self) -> dict[str, Any]:
         """What ``tide serve top`` shows."""

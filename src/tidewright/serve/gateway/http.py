@@ -138,10 +138,13 @@ class GatewayRoutes:
 
 
 async def _first(pool: ServicePool) -> None:
+    pool.awaiting_first += 1
     try:
         await asyncio.wait_for(pool.first.wait(), COLD_START_S)
     except TimeoutError:
         raise Unavailable(f"service {pool.name} is starting its first replica", "no_replica", 10) from None
+    finally:
+        pool.awaiting_first -= 1
 
 
 def _length(request: Request) -> int | None:

@@ -70,6 +70,8 @@ class ServicePool:
         self.hello: ReplicaHello | None = None
         self.first = asyncio.Event()
         """Set while there is a replica."""
+        self.awaiting_first = 0
+        """Requests that wait for a first replica."""
         self._numbers: dict[ReplicaLink, int] = {}
         self._links: dict[int, ReplicaLink] = {}
         self._batches: dict[int, BatchDispatch] = {}

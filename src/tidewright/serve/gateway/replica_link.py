@@ -12,6 +12,7 @@ from ...wire.socket_file import SocketFile
 from ..replica.link import (
     HEAD,
     BatchDone,
+    BecomeImage,
     Leaving,
     ReplicaHello,
     RunBatch,
@@ -37,6 +38,10 @@ class ReplicaLink:
     def send(self, requests: tuple[Tensors, ...]) -> None:
         """Have it run a batch."""
         self._writer.write(frame(RunBatch(requests)))
+
+    def become_image(self) -> None:
+        """Have it close the connection, and wait to be saved."""
+        self._writer.write(frame(BecomeImage()))
 
     def close(self) -> None:
         """No further batch: a replica that is leaving ends then."""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from ...base.errors import TideError, UsageError
+from msgspec.structs import replace
+
+from ...base.errors import Conflict, NotFound, TideError, UsageError
 from ...wire.services import ServiceList, ServiceView
 from ..autoscale import Autoscaler, ScalingSettings
+from ..replica.link import ReplicaHello
 from .pool import ServicePool, served_model
 
 log = logging.getLogger("tidewright.gateway")
+T = TypeVar("T")
+LOOK_S = 1.0
+SURGE_S = 0.05
+"""Between two looks at services whose requests surge."""
 
 
 class ServiceController(Protocol):
@@ -24,11 +32,14 @@ class ServiceController(Protocol):
 
     def replica_ready(self, name: str, job: int, attempt: int) -> object: ...
 
+    def take_service_image(self, name: str, job: int, attempt: int) -> object: ...
+
     def cancel(self, ref: int) -> object: ...
 
 
 class Scaling:
-    """Looks once a second. ``wake`` starts the first replica of a service that is scaled to none."""
+    """Looks once a second, and at once at a service whose requests surge. ``wake`` starts the first replica of a service that is
+    scaled to none."""
 
     def __init__(
         self, controller: ServiceController | None, pools: dict[str, ServicePool], clock: Callable[[], int]
@@ -39,12 +50,28 @@ class Scaling:
         self.known: dict[str, ServiceView] = {}
         """Services as the controller last listed them."""
         self._away = False
+        self._surging: dict[str, bool] = {}
+        self._surge = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
             await self.look()
-            await asyncio.sleep(1)
+            until = loop.time() + LOOK_S
+            while (left := until - loop.time()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._surge.wait(), left)
+                    await self.meet_surges()
+                    await asyncio.sleep(SURGE_S)
+
+    async def meet_surges(self) -> None:
+        """Scale the services whose requests surge, as the controller last listed them: asking it again would take longer."""
+        self._surge.clear()
+        names, self._surging = list(self._surging), {}
+        for name in names:
+            if name in self.known:
+                await self._rescale(self.known[name], surge=True)
 
     async def look(self) -> None:
         """List the services, and scale those whose number is to change."""
@@ -57,9 +84,12 @@ class Scaling:
                 del self._scalers[name]
         for view in self.known.values():
             await self._report(view)
-            wanted = self._wanted(view)
-            if wanted is not None and wanted != view.wanted:
-                await self._scale(view.name, wanted)
+            await self._rescale(view)
+
+    async def _rescale(self, view: ServiceView, surge: bool = False) -> None:
+        wanted = self._wanted(view, surge)
+        if wanted is not None and wanted != view.wanted:
+            await self._scale(view.name, wanted)
 
     async def _report(self, view: ServiceView) -> None:
         """Tell the controller which of its replicas are here, where it does not know."""
@@ -72,12 +102,14 @@ class Scaling:
     async def _ready(self, name: str, job: int, attempt: int) -> None:
         await self._ask(lambda controller: controller.replica_ready(name, job, attempt))
 
-    def _wanted(self, view: ServiceView) -> int | None:
+    def _wanted(self, view: ServiceView, surge: bool) -> int | None:
         """Replicas that it should have; None where that is fixed, or nothing is known of its model yet."""
         pool = self._pools.get(view.name)
+        if not view.wanted and pool is not None and pool.awaiting_first:
+            return 1  # it was scaled to none as the request came
         if view.min_replicas == view.max_replicas or pool is None or pool.hello is None or pool.router is None:
             return None
-        settings = ScalingSettings(view.min_replicas, view.max_replicas)
+        settings = ScalingSettings(view.min_replicas, view.max_replicas, hold_us=view.scale_down_us)
         scaler = self._scalers.get(view.name)
         if scaler is None or scaler.settings != settings:
             model = served_model(pool.hello)
@@ -87,9 +119,18 @@ class Scaling:
                 log.warning("%s is not scaled: %s", view.name, error)
                 return None
             self._scalers[view.name] = scaler
-            pool.arrivals = scaler.arrived
+            pool.arrivals = self._follower(pool, scaler)
         now = self._clock()
-        return scaler.decide(now, view.wanted, pool.router.waited_us(now))
+        return scaler.decide(now, view.wanted, pool.router.waited_us(now), surge)
+
+    def _follower(self, pool: ServicePool, scaler: Autoscaler) -> Callable[[int, bool], None]:
+        def arrived(now_us: int, refused: bool) -> None:
+            scaler.arrived(now_us, refused)
+            if pool.name not in self._surging and scaler.surges(pool.waiting(), pool.replicas):
+                self._surging[pool.name] = True
+                self._surge.set()
+
+        return arrived
 
     async def wake(self, name: str) -> bool:
         """Start a replica of a service that has none. False where that is not possible."""
@@ -102,24 +143,37 @@ class Scaling:
 
     async def _scale(self, name: str, wanted: int) -> None:
         log.info("%s: scaled to %d", name, wanted)
-        await self._ask(lambda controller: controller.scale_service(name, wanted))
+        if await self._ask(lambda controller: controller.scale_service(name, wanted)) and name in self.known:
+            self.known[name] = replace(self.known[name], wanted=wanted)
+
+    def known_service(self, name: str) -> ServiceView | None:
+        """A service as the controller last listed it."""
+        return self.known.get(name)
+
+    async def take_image(self, hello: ReplicaHello) -> None:
+        """Have a replica, which waits without a connection, made the image that further ones start from."""
+        name, job, attempt = hello.options.service, hello.job, hello.attempt
+        await self._ask(lambda controller: controller.take_service_image(name, job, attempt))
 
     def end(self, job: int) -> None:
         """End a replica that hangs; the service makes another."""
         task = asyncio.ensure_future(self._ask(lambda controller: controller.cancel(job)))
         task.add_done_callback(lambda done: done.exception())
 
-    async def _ask(self, call: Callable[[ServiceController], object]) -> ServiceList | None:
+    async def _ask(self, call: Callable[[ServiceController], T]) -> T | None:
         """The controller's answer; None while it is away."""
         if self._controller is None:
             return None
         async with self._lock:
             try:
                 found = await asyncio.to_thread(call, self._controller)
+            except (Conflict, NotFound, UsageError) as error:
+                log.warning("the controller refuses: %s", error)
+                return None
             except TideError as error:
                 if not self._away:
                     log.warning("the controller is away, so nothing is scaled: %s", error)
                 self._away = True
                 return None
         self._away = False
-        return found if isinstance(found, ServiceList) else None
+        return found

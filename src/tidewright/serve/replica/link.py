@@ -43,6 +43,8 @@ class ServingOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """A live server cannot start batches at the last moment to the microsecond, as ``deferred`` wants to."""
     idempotent: bool = True
     """Whether a request may be run once more when its replica is lost."""
+    from_image: bool = False
+    """Whether replicas start from the image of the first one that is warmed up."""
 
 
 class ReplicaHello(Struct, frozen=True, tag=True):
@@ -53,12 +55,18 @@ class ReplicaHello(Struct, frozen=True, tag=True):
     options: ServingOptions
     signature: ModelSignature
     samples: tuple[tuple[int, int], ...]
+    offers_image: bool = False
+    """It has no work yet and was started from no image: further replicas could start from its."""
 
 
 class RunBatch(Struct, frozen=True, tag=True):
     """Run these requests as one batch, and answer with as many results in their order."""
 
     requests: tuple[Tensors, ...]
+
+
+class BecomeImage(Struct, frozen=True, tag=True):
+    """Close the connection and wait to be saved: further replicas are to start from the image."""
 
 
 class RequestResult(Struct, frozen=True):
@@ -81,7 +89,8 @@ class Leaving(Struct, frozen=True, tag=True):
 ToGateway = ReplicaHello | BatchDone | Leaving
 _encoder = msgspec.msgpack.Encoder()
 _from_replica: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
-_from_gateway = msgspec.msgpack.Decoder(RunBatch)
+ToReplica = RunBatch | BecomeImage
+_from_gateway: msgspec.msgpack.Decoder[ToReplica] = msgspec.msgpack.Decoder(ToReplica)
 
 
 def frame(message: Struct) -> bytes:
@@ -108,7 +117,7 @@ def from_replica(data: bytes) -> ToGateway:
         raise WorldError(f"a replica sent what is no message: {error}") from None
 
 
-def from_gateway(data: bytes) -> RunBatch:
+def from_gateway(data: bytes) -> ToReplica:
     """Raises WorldError for what is no message."""
     try:
         return _from_gateway.decode(data)

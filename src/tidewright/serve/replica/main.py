@@ -17,14 +17,17 @@ from pathlib import Path
 from types import FrameType
 
 import msgspec
+from msgspec.structs import replace
 
 from ...base.errors import UsageError, WorldError
 from ...wire.trust import connect_unix, refuse_stranger
+from .identity import read_identity, renew_randomness
 from .link import (
     GATEWAY,
     HEAD,
     OPTIONS,
     BatchDone,
+    BecomeImage,
     Leaving,
     ReplicaHello,
     RequestResult,
@@ -40,6 +43,8 @@ from .model import ReplicaModel, load
 
 log = logging.getLogger("tidewright.replica")
 RETRY_S = 0.2
+SAVED_POLL_S, SAVED_POLLS = 0.02, 50
+"""How often a replica that is to be saved looks for what came of it, and how many times until it asks the gateway again."""
 
 
 class ReplicaProcess:
@@ -48,9 +53,12 @@ class ReplicaProcess:
     def __init__(
         self, path: Path, options: ServingOptions, model: ReplicaModel, samples: tuple[tuple[int, int], ...]
     ) -> None:
-        job, attempt = (int(os.environ.get(name, "0")) for name in ("TIDE_JOB_ID", "TIDE_ATTEMPT"))
         self._path, self._model = path, model
-        self._hello = ReplicaHello(job, attempt, options, model.signature, samples)
+        self._identity = read_identity()
+        offers = options.from_image and self._identity.inside
+        self._hello = ReplicaHello(
+            self._identity.job, self._identity.attempt, options, model.signature, samples, offers_image=offers
+        )
         self._leaving = False
         self._woken, self._wakes = socket.socketpair()
 
@@ -75,11 +83,29 @@ class ReplicaProcess:
                 waits = False
                 refuse_stranger(connection, self._path)
                 try:
-                    self._exchange(connection)
+                    to_be_saved = self._exchange(connection)
                 except (OSError, WorldError) as error:
                     log.warning("the gateway at %s: %s; connecting again", self._path, error)
+                    continue
+            if to_be_saved:
+                self._wait_to_be_saved()
 
-    def _exchange(self, connection: socket.socket) -> None:
+    def _wait_to_be_saved(self) -> None:
+        """Without any connection, until the process goes on as another replica, or has run for so long that no image was made."""
+        log.info("waiting to be saved as the image of further replicas")
+        for _ in range(SAVED_POLLS):  # counted, not timed: it stands still while it is saved
+            if select.select([self._woken], [], [], SAVED_POLL_S)[0]:
+                return
+            found = read_identity()
+            if found != self._identity:
+                self._identity = found
+                self._hello = replace(self._hello, job=found.job, attempt=found.attempt, offers_image=False)
+                renew_randomness()
+                log.info("started from an image, as job %d", found.job)
+                return
+
+    def _exchange(self, connection: socket.socket) -> bool:
+        """Run batches until the gateway closes the connection. True: the process is to be saved."""
         connection.sendall(frame(self._hello))
         said = False
         while True:
@@ -91,8 +117,11 @@ class ReplicaProcess:
                 continue
             data = _receive(connection)
             if data is None:
-                return
-            connection.sendall(frame(self._run(from_gateway(data))))
+                return False
+            message = from_gateway(data)
+            if isinstance(message, BecomeImage):
+                return True
+            connection.sendall(frame(self._run(message)))
 
     def _run(self, batch: RunBatch) -> BatchDone:
         return BatchDone(tuple(map(_result, self._model.run([unpacked(one) for one in batch.requests]))))
