@@ -23,8 +23,9 @@ class ScalingSettings:
     """Bounds, times in microseconds and smoothing.
 
     ``minimum`` 0: no replica after ``idle_us`` without a request, and one again with the first. ``horizon_us``: what a
-    replica takes to start. ``utilisation``: part of the capacity that is planned for. ``refused``: part of the requests of
-    an interval, refused, above which a step is taken.
+    replica takes to start. ``trend``: its smoothing, less where the horizon has more than ``1 / trend`` intervals.
+    ``utilisation``: part of the capacity that is planned for. ``refused``: part of the requests of an interval, refused, above
+    which a step is taken.
     """
 
     minimum: int = 1
@@ -105,7 +106,10 @@ class Autoscaler:
         self.settings = settings or ScalingSettings()
         replica_capacity(latency, objective_us, 1)  # an objective that cannot be met is said at once
         self._latency, self._objective_us = latency, objective_us
-        self._forecast = HoltForecast(self.settings.level, self.settings.trend)
+        # A trend that is extrapolated over many intervals is smoothed over as many; otherwise one step of the rate is taken for a
+        # rise that goes on, and the forecast overshoots it several times (docs/why/one-pool.md).
+        steps = max(1.0, self.settings.horizon_us / self.settings.interval_us)
+        self._forecast = HoltForecast(self.settings.level, min(self.settings.trend, 1.0 / steps))
         self._count = self._refused = 0
         self._counted_us: int | None = None
         self._last_arrival_us: int | None = None

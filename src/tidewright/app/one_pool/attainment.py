@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 from msgspec import Struct
@@ -56,13 +56,11 @@ def attained(
 
 
 def fewest_replicas(
-    arrivals: NDArray[numpy.int64], interval_us: int, bin_us: int, flow: ServiceFlow, most: int, wanted: Attainment
+    of_replicas: Callable[[int], Attainment], most: int, enough: Callable[[Attainment], bool]
 ) -> tuple[int, Attainment]:
-    """The fewest constant replicas with which at least ``wanted.requests`` are answered in time, up to ``most``."""
-    end_us = len(arrivals) * interval_us
+    """The fewest constant replicas, up to ``most``, whose attainment is enough; more replicas never have a lower one."""
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
-        found = attained(arrivals, interval_us, bin_us, 0, [(0, end_us, middle)], flow)
-        low, high = (low, middle) if found.requests >= wanted.requests else (middle + 1, high)
-    return low, attained(arrivals, interval_us, bin_us, 0, [(0, end_us, low)], flow)
+        low, high = (low, middle) if enough(of_replicas(middle)) else (middle + 1, high)
+    return low, of_replicas(low)

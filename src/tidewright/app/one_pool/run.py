@@ -46,7 +46,7 @@ class ServedDay(Struct, frozen=True, kw_only=True):
     peak_share: float = 0.4
     load_us: Cost = 20 * SECOND
     start_us: int = 30 * SECOND
-    hold_us: int = MINUTE
+    hold_us: int = 5 * MINUTE
     interval_us: int = SECOND
     utilisation: float = 0.8
 
@@ -83,8 +83,9 @@ class SplitDay(Struct, frozen=True, kw_only=True):
 
 
 class PoolComparison(Struct, frozen=True, kw_only=True):
-    """``gain``: useful training of the pool over that of the split with the same attainment; ``gain_over_peak``: over that of the
-    split that carries the day's peak."""
+    """``gain``: useful training of the pool over that of ``split``, which answers as large a part of the requests in time;
+    ``gain_over_bins``: over that of the split with as many good bins; ``gain_over_peak``: over that of the split that carries
+    the day's peak."""
 
     devices: int
     peak_replicas: int
@@ -93,8 +94,10 @@ class PoolComparison(Struct, frozen=True, kw_only=True):
     day_s: float
     pool: PoolDay
     split: SplitDay
+    bins_split: SplitDay
     peak_split: SplitDay
     gain: float
+    gain_over_bins: float
     gain_over_peak: float
     lines: dict[str, list[tuple[float, float, int]]]
     """For plots: replicas wanted, ready and holding a device, as (from, to, number), hours of the day."""
@@ -147,15 +150,20 @@ class _Comparison:
 
     def run(self) -> PoolComparison:
         pool, simulated = self._pool_day()
-        count, found = fewest_replicas(
-            self.measured, self.day.interval_us, self.day.curve.bin_us, self.flow, self.devices - 1, pool.attainment
-        )
-        split, peak = self._split_day(count, found), self._split_day(self.peak, self._constant(self.peak))
-        useful = pool.training.useful
+        aim, most = pool.attainment, self.devices - 1
+        count, found = fewest_replicas(self._constant, most, lambda one: one.requests >= aim.requests)
+        by_bins, found_by_bins = fewest_replicas(self._constant, most, lambda one: one.bins >= aim.bins)
+        splits = [
+            self._split_day(count, found),
+            self._split_day(by_bins, found_by_bins),
+            self._split_day(self.peak, self._constant(self.peak)),
+        ]
+        gains = [pool.training.useful / one.training.useful - 1 for one in splits]
         return PoolComparison(
             devices=self.devices, peak_replicas=self.peak, objective_us=self.day.objective_us,
-            requests=int(self.measured.sum()), day_s=(self.end_us - self.start_us) / SECOND, pool=pool, split=split,
-            peak_split=peak, gain=useful / split.training.useful - 1, gain_over_peak=useful / peak.training.useful - 1,
+            requests=int(self.measured.sum()), day_s=(self.end_us - self.start_us) / SECOND, pool=pool,
+            split=splits[0], bins_split=splits[1], peak_split=splits[2],
+            gain=gains[0], gain_over_bins=gains[1], gain_over_peak=gains[2],
             lines={name: self._line(name, simulated) for name in ("wanted", "ready", "held")},
         )  # fmt: skip
 

@@ -56,6 +56,8 @@ class SharedPool(Simulation):
         self.replicas: dict[int, ReplicaRecord] = {}
         """Those made so far, by job."""
         self.wanted, self.ready, self.held = StepLine(), StepLine(), StepLine()
+        self._made = 0
+        """Replicas seen so far."""
         self._epochs: dict[int, int] = {}
         """Of the replicas that answer: when a replica's epoch changes it answers no more."""
         self._loading: list[tuple[int, int, int]] = []
@@ -120,8 +122,10 @@ class SharedPool(Simulation):
         if record is None:
             return
         self.wanted.change(now, record.wanted)
-        for job in record.replicas:
-            self.replicas.setdefault(job, ReplicaRecord(now))
+        if record.made > self._made:
+            self._made = record.made
+            for job in record.replicas:
+                self.replicas.setdefault(job, ReplicaRecord(now))
         if self.world.faults.active:
             for job, epoch in list(self._epochs.items()):
                 if self.world.jobs[job].epoch != epoch:
