@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..base.errors import UsageError
 from ..base.units import MINUTE, SECOND
@@ -73,6 +74,7 @@ class HoltForecast:
         return max(0.0, (self._level or 0.0) + self._trend * steps)
 
 
+@lru_cache(maxsize=1024)
 def replica_capacity(latency: LatencyTable, objective_us: int, replicas: int) -> float:
     """Requests per second of each of ``replicas`` that start in turn: the largest b with (1 + 1/N) l(b) <= objective.
 
