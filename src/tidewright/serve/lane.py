@@ -35,15 +35,19 @@ class ModelLane:
     """One model at work: its queues, its batching policy and what is predicted of it."""
 
     def __init__(self, served: ServedModel, refuses_late: bool) -> None:
-        self.served = served
-        self.batcher = make_batcher(served.batching, served.objective_us)
-        self.predictor = LatencyPredictor(served.profile, served.max_batch)
+        self.serve_as(served)
         self.queue = DeadlineQueue(served.max_queue, served.max_queue_bytes)
         self.best_effort = DeadlineQueue(served.max_queue, served.max_queue_bytes)
-        self.rate = ArrivalRate(max(1, served.objective_us // _BUCKETS_PER_OBJECTIVE), _RATE_BUCKETS)
         self.target = 1
         """The batch that the load needs at present."""
         self._refuses_late = refuses_late
+
+    def serve_as(self, served: ServedModel) -> None:
+        """The objective, the policy and the profile from now on; what waits stays, with the deadlines that it has."""
+        batcher = make_batcher(served.batching, served.objective_us)
+        predictor = LatencyPredictor(served.profile, served.max_batch)
+        self.served, self.batcher, self.predictor = served, batcher, predictor
+        self.rate = ArrivalRate(max(1, served.objective_us // _BUCKETS_PER_OBJECTIVE), _RATE_BUCKETS)
 
     @property
     def us(self) -> list[int]:

@@ -61,8 +61,7 @@ class Router:
         self._lanes = {model.name: ModelLane(model, rule is not AdmissionRule.NONE) for model in models}
         if not models or len(self._lanes) != len(models):
             raise UsageError("a pool needs models with different names", "name each model once")
-        smallest = min(model.objective_us for model in models)
-        self._best_effort_us = smallest // 2 if self._settings.best_effort_us is None else self._settings.best_effort_us
+        self._best_effort_us = self._bound_of_best_effort()
         self._order = tuple(self._lanes.values())
         self._replicas: dict[int, _Replica] = {}
         self._idle: list[int] = []
@@ -144,6 +143,17 @@ class Router:
             for request in found.running.requests:
                 (lane.best_effort if request.best_effort else lane.queue).push(request)
 
+    def update(self, model: ServedModel) -> None:
+        """A model has another objective, policy or profile from now on. Raises NotFound, UsageError where its largest batch is
+        another one: requests that wait may be as large."""
+        lane = self._lane(model.name)
+        if model.profile.table(model.max_batch).max_batch != lane.predictor.table.max_batch:
+            raise UsageError(f"{model.name} takes batches of another size", "serve it in a pool of its own")
+        lane.serve_as(model)
+        self._best_effort_us = self._bound_of_best_effort()
+        self._retarget()
+        self._lookahead.invalidate()
+
     # What the caller asks.
 
     def poll(self, now_us: int) -> RoutingStep:
@@ -195,6 +205,11 @@ class Router:
         if code is None:
             self._lookahead.append(now_us, lane, request, place)
         return code
+
+    def _bound_of_best_effort(self) -> int:
+        if self._settings.best_effort_us is not None:
+            return self._settings.best_effort_us
+        return min(lane.served.objective_us for lane in self._lanes.values()) // 2
 
     def _too_long(self, lane: ModelLane, request: InferenceRequest) -> RefusalCode | None:
         return RefusalCode.TOO_LONG if lane.us[request.items] > self._best_effort_us else None

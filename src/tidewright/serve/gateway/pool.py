@@ -172,22 +172,34 @@ class ServicePool:
 
     def join(self, link: ReplicaLink) -> None:
         """A replica is ready. Raises UsageError where it serves something else than those before it."""
-        if self.hello is None or not self._links or link.hello.signature == self.hello.signature:
-            if self.router is None or self.hello is None or link.hello.signature != self.hello.signature:
-                self.router = Router([served_model(link.hello)], PoolSettings(AdmissionRule.DEADLINE))
-            self.hello = link.hello
-        else:
-            raise UsageError(
-                f"a replica of {self.name} has another signature than the running ones",
-                "deploy it as a service of another name, and delete the old one afterwards",
-            )
+        router = self._router_with(link.hello)
         self._next_replica += 1
         self._numbers[link], self._links[self._next_replica] = self._next_replica, link
-        self.router.add_replica(self._clock(), self._next_replica)
+        router.add_replica(self._clock(), self._next_replica)
         self.first.set()
         self._measures.replicas.set(len(self._links))
         log.info("%s: job %d is ready; %d replicas", self.name, link.hello.job, len(self._links))
         self._pump()
+
+    def _router_with(self, hello: ReplicaHello) -> Router:
+        """The router, which serves as the newest replica says: that of the highest job, since services make jobs in turn."""
+        known = self.hello
+        if self.router is None or known is None or (hello.signature != known.signature and not self._numbers):
+            self.router, self.hello = Router([served_model(hello)], PoolSettings(AdmissionRule.DEADLINE)), hello
+            for request in list(self._pending):
+                self._fail(
+                    request, Unavailable("the model was replaced by another one while it waited", "no_replica", 1)
+                )
+        elif hello.signature != known.signature:
+            raise UsageError(
+                f"a replica of {self.name} has another signature than the running ones",
+                "deploy it as a service of another name, and delete the old one afterwards",
+            )
+        elif not self._links or hello.job >= known.job:
+            if hello.options != known.options:
+                self.router.update(served_model(hello))
+            self.hello = hello
+        return self.router
 
     def said(self, link: ReplicaLink, message: BatchDone | Leaving) -> None:
         """A replica has answered a batch, or is leaving."""
