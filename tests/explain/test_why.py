@@ -253,9 +253,9 @@ def test_only_holders_on_nodes_that_could_take_the_job_are_named() -> None:
 def test_every_limit_says_whether_it_is_of_the_pool_and_keeps_its_code() -> None:
     assert all(type(reason.of_the_pool) is bool and Reason(reason.value) is reason for reason in Reason)
     assert {reason for reason in Reason if not reason.of_the_pool} == {
-        Reason.DEVICES_RESERVED, Reason.DEPENDENCY, Reason.USER_HOLD, Reason.SERVICE_IMAGE, Reason.ARRAY_LIMIT, Reason.BACKOFF, Reason.RUNTIME,
-        Reason.PLANNING,
-    }  # fmt: skip
+        Reason.DEVICES_RESERVED, Reason.DEPENDENCY, Reason.USER_HOLD, Reason.SERVICE_IMAGE, Reason.ARRAY_LIMIT, Reason.BACKOFF,
+            Reason.RUNTIME, Reason.PLANNING,
+        }  # fmt: skip
     assert msgspec.json.decode(b'"HomeBusy"', type=Reason) is Reason.PINNED_NODE_BUSY
     assert msgspec.json.encode(Reason.CPUS) == b'"Cpus"'
 

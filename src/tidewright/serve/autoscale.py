@@ -161,8 +161,8 @@ class Autoscaler:
         return self._decided
 
     def _notice(self, now_us: int, current: int) -> None:
-        """Another has scaled it, or it begins: what was added is held as what was wanted here is, and none stay none until the next
-        request."""
+        """Another has scaled it, or it begins: what was added is held as what was wanted here is; none stay none until a request
+        comes."""
         if current not in (self._decided, self._seen):
             self._scaled_us = now_us
             if current > (self._decided or 0):

@@ -37,7 +37,7 @@ class ServiceRecord(Struct, omit_defaults=True):
     image_tries: int = 0
     """Images of this version that could not be taken, or were of no use."""
     image_failures: int = 0
-    """Starts from the present one that failed, or did not last, since the last replica that was ready."""
+    """Replicas started from the present one that could not be, or ended soon."""
     image_error: Cause | None = None
     """What was wrong with the last one of these."""
     deleted: bool = False

@@ -94,7 +94,6 @@ def ready(book: Book, event: ev.ReplicaReady) -> None:
         answer(book, Reply(event.op_id, event.job, Code.NO_SUCH_JOB(event.job), "notfound"))
         return
     record.ready[event.job] = event.attempt
-    record.image_failures = 0
     book.services.changed[event.name] = True
     answer(book, Reply(event.op_id, event.job))
 
@@ -201,7 +200,7 @@ def _forget_ended(book: Book, record: ServiceRecord) -> None:
     gone = [job for job in record.replicas if job not in book.jobs]
     if not gone:
         return
-    started = {command.job: command.first_start for command in book.out if type(command) is Ended}
+    ends = {command.job: command for command in book.out if type(command) is Ended}
     for job in gone:
         version, retired = record.replicas.pop(job), record.retired.pop(job, False)
         if job == record.image_job:
@@ -210,11 +209,11 @@ def _forget_ended(book: Book, record: ServiceRecord) -> None:
         # Of those that end together the first counts; another program than the present one says nothing of it.
         if retired or version != record.version or book.now < record.pause_until:
             continue
-        lasted = 0 <= started[job] <= book.now - LASTING_US
+        start_image.ended(book, record, ends[job])
+        lasted = 0 <= ends[job].first_start <= book.now - LASTING_US
         if not lasted:
             record.ends = record.ends + 1 if book.now - record.last_end < LASTING_US else 1
             record.last_end = book.now
-            start_image.ended_soon(book, record)
         record.pause_until = book.now + pause(book, 1 if lasted else record.ends)
         book.set_timer(record.pause_until, "service")
         if any(one != record.version for one in record.replicas.values()):

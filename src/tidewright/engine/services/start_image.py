@@ -6,12 +6,13 @@ counts as no replica. A service whose images fail goes on with replicas that sta
 
 from __future__ import annotations
 
+from ...base.units import MINUTE
 from ...model.cause import Cause, Code
 from ...model.job import State
 from .. import events as ev
 from .. import images
 from ..book import HELD, RUNNING, Book
-from ..commands import Reply
+from ..commands import Ended, Reply
 from ..requests import hold
 from ..requests.admission import answer
 from ..termination import end_cooldown, stop
@@ -21,7 +22,8 @@ from .records import ServiceRecord
 TRIES = 3
 """Images of one version that fail until its replicas start from the beginning for good."""
 FAILURES = 2
-"""Replicas in a row that cannot be started from an image, or end soon, until it is dropped."""
+"""Replicas that cannot be started from an image, or end soon, until it is dropped."""
+SOON_US = MINUTE
 
 
 def take(book: Book, event: ev.TakeServiceImage) -> None:
@@ -107,9 +109,13 @@ def start_failed(book: Book, job: int, error: Cause, *, lost: bool) -> None:
         _failed(book, record, Code.STARTED_FROM_IT(error))
 
 
-def ended_soon(book: Book, record: ServiceRecord) -> None:
-    """A replica of the present version ended by itself soon after it had started."""
-    if record.image_job in book.jobs and record.ends >= FAILURES:
+def ended(book: Book, record: ServiceRecord, how: Ended) -> None:
+    """A replica of the present version ended by itself; soon after its start that may be for its image."""
+    soon = 0 <= how.end - how.first_start < SOON_US and how.first_start >= 0
+    if not soon or how.state == State.CANCELLED or record.image_job not in book.jobs:
+        return
+    record.image_failures += 1
+    if record.image_failures >= FAILURES:
         _failed(book, record, Code.ENDED_SOON())
 
 

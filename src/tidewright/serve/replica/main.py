@@ -43,7 +43,7 @@ from .model import ReplicaModel, load
 
 log = logging.getLogger("tidewright.replica")
 RETRY_S = 0.2
-SAVED_POLL_S, SAVED_POLLS = 0.02, 250
+SAVED_POLL_S, SAVED_POLLS = 0.02, 50
 """How often a replica that is to be saved looks for what came of it, and how many times until it asks the gateway again."""
 
 
