@@ -44,6 +44,7 @@ from typing import Any
 
 from facts import keep
 from tidewright.agent.layout import AgentLayout
+from tidewright.agent.machine.record import AttemptRecord
 from tidewright.agent.processes.attempt import Attempt
 from tidewright.agent.processes.rank_spec import NodeContext, specs
 from tidewright.agent.rendezvous.coordinator import RendezvousCoordinator
@@ -123,7 +124,7 @@ class Site:
         return self._do(self._launch(args, place))
 
     async def _launch(self, args: LaunchArgs, place: Path) -> Job:
-        attempt = Attempt.create(self._layout, args, specs(args, self._node_context))
+        attempt = Attempt.create(self._layout, args, specs(args, self._node_context), AttemptRecord())
         if any(box.is_dir() for box in attempt.rank_dirs().values()):
             await self._rendezvous.write(attempt)
         await asyncio.gather(*(rank.spawn() for rank in attempt.ranks))

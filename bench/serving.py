@@ -55,6 +55,10 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(0)
+
     def data_received(self, data: bytes) -> None:
         self.data += data
         head, found, body = self.data.partition(b"\r\n\r\n")
@@ -64,7 +68,7 @@ class Client(asyncio.Protocol):
             self.answer.set_result(int(head[9:12]))
 
     async def ask(self, request: bytes) -> tuple[int, float]:
-        """Status, and seconds that it took."""
+        """Status, 0 where the connection was closed, and seconds that it took."""
         self.answer = asyncio.get_running_loop().create_future()
         start = time.perf_counter()
         self.transport.write(request)  # type: ignore[union-attr]
@@ -104,7 +108,8 @@ async def opened(address: str, model: str, per_second: float, seconds: float) ->
 
     async def one(client: Client) -> None:
         found.append(await client.ask(request(model)))
-        free.append(client)
+        if found[-1][0]:
+            free.append(client)
 
     start, sent = time.perf_counter(), 0
     while (now := time.perf_counter() - start) < seconds:

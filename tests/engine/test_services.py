@@ -59,13 +59,13 @@ def running(pool: Worldlet) -> list[int]:
     return [job for job in replicas(pool) if pool.state(job) is State.RUNNING]
 
 
-def wait(pool: Worldlet, us: int) -> None:
+def wait(pool: Worldlet, us: int, step_us: int = SECOND) -> None:
     """So long, with the ends of what is being stopped."""
     until = pool.now + us
     while pool.now < until:
         stopping = [job for job in replicas(pool) if pool.state(job) is State.STOPPING]
         ends = [ev.Exited(job, pool.engine.book.jobs[job].attempt, 0) for job in stopping]
-        pool.later(min(SECOND, until - pool.now), *ends)
+        pool.later(min(step_us, until - pool.now), *ends)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_whatever_happens_it_comes_to_what_is_wanted(todo: list[tuple[str, int]]
         elif what == "deploy":
             deploy(pool, service(0, 5))
         wait(pool, number * SECOND)
-    wait(pool, 90 * MINUTE)
+    wait(pool, 90 * MINUTE, 20 * SECOND)
     record = pool.engine.book.services.records.get("vision")
     wanted = record.wanted if record else 0
     assert len(running(pool)) == len(replicas(pool)) == wanted

@@ -54,3 +54,14 @@ def slow_at_first(x: Any) -> Any:
     _calls.append(1)
     time.sleep(0.3 if 4 < len(_calls) < 8 else 0.001)  # after the four calls of the warm-up
     return x
+
+
+@serves(inputs={"x": "FP32[3]"}, max_batch=1)
+def gated(x: Any) -> Any:
+    """Waits until the file GATE is there; says in files beside it what it has run."""
+    gate = Path(os.environ["GATE"])
+    if (value := int(x[0, 0])) > 0:
+        gate.with_suffix(f".{value}").touch()
+        while not gate.exists():
+            time.sleep(0.01)
+    return x

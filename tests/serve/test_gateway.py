@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,87 +10,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from tidewright.serve.replica.link import GATEWAY, OPTIONS, ServingOptions
+from .gateway_process import GATEWAY_CODE, Serving
 
 pytestmark = pytest.mark.processes
-_GATEWAY = """
-import sys
-from pathlib import Path
-from tidewright.app.serving import run_gateway
-run_gateway(Path(sys.argv[1]), "127.0.0.1:0", None, sys.argv[2], 100_000)
-"""
-
-
-class Serving:
-    """A gateway without a controller, and replicas started by hand."""
-
-    def __init__(self, state: Path) -> None:
-        self.state, self.processes = state, list[subprocess.Popen[bytes]]()
-        self.gateway = self._start([sys.executable, "-c", _GATEWAY, str(state), ""], {})
-        self.until(lambda: (state / "serve.address").exists())
-
-    def _start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        with (self.state / "log").open("ab") as out:
-            started = subprocess.Popen(
-                command, stdout=out, stderr=out, env={**os.environ, **env}, cwd=Path(__file__).parents[2]
-            )
-        self.processes.append(started)
-        return started
-
-    def replica(self, model: str, job: int = 1, **options: Any) -> subprocess.Popen[bytes]:
-        name = options.pop("service", model)
-        env = options.pop("env", {})
-        serving = ServingOptions(
-            service=name, model=f"tests.serve.models:{model}", **{"objective_us": 2_000_000, **options}
-        )
-        variables = {GATEWAY: str(self.state / "serve.sock"), OPTIONS: msgspec.json.encode(serving).decode()}
-        before = self.ready(name)
-        started = self._start(
-            [sys.executable, "-m", "tidewright.serve.replica.main"], {**variables, **env, "TIDE_JOB_ID": str(job)}
-        )
-        self.until(lambda: self.ready(name) > before)
-        return started
-
-    def ready(self, name: str) -> int:
-        services = self.ask("GET", "/v1/gateway")[1]["services"]
-        return next((one["replicas"] for one in services if one["name"] == name), 0)
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
-        host, port = (self.state / "serve.address").read_text().split(":")
-        connection = HTTPConnection(host, int(port), timeout=20)
-        data = json.dumps(body) if isinstance(body, dict) else body
-        try:
-            connection.request(method, path, data, {name.replace("_", "-"): text for name, text in headers.items()})
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        found = json.loads(text) if text[:1] == b"{" else text
-        return answer.status, found, {name.lower(): value for name, value in answer.getheaders()}
-
-    def infer(self, model: str, value: float, items: int = 1, **headers: str) -> tuple[int, Any, dict[str, str]]:
-        one = {"name": "x", "shape": [items, 3], "datatype": "FP32", "data": [value] * 3 * items}
-        return self.ask("POST", f"/v2/models/{model}/infer", {"inputs": [one]}, **headers)
-
-    def until(self, true: Any, seconds: float = 30.0) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if true():
-                return
-            time.sleep(0.02)
-        raise AssertionError((self.state / "log").read_text()[-3000:])
-
-    def close(self) -> None:
-        for one in self.processes:
-            one.kill()
-            one.wait()
 
 
 @pytest.fixture
@@ -206,7 +130,7 @@ def test_replicas_come_back_to_a_gateway_that_was_killed(serving: Serving) -> No
     serving.gateway.kill()
     serving.gateway.wait()
     (serving.state / "serve.address").unlink()
-    serving.gateway = serving._start([sys.executable, "-c", _GATEWAY, str(serving.state), ""], {})
+    serving.gateway = serving._start([sys.executable, "-c", GATEWAY_CODE, str(serving.state), ""], {})
     serving.until(lambda: (serving.state / "serve.address").exists() and serving.ready("total") == 1)
     assert serving.infer("total", 1)[0] == 200 and replica.poll() is None
     assert (serving.state / "serve.sock").stat().st_mode & 0o077 == 0
@@ -214,7 +138,7 @@ def test_replicas_come_back_to_a_gateway_that_was_killed(serving: Serving) -> No
 
 def test_a_second_gateway_and_strangers(serving: Serving) -> None:
     second = subprocess.run(
-        [sys.executable, "-c", _GATEWAY, str(serving.state), ""], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", GATEWAY_CODE, str(serving.state), ""], capture_output=True, text=True, timeout=30
     )
     assert "runs already" in second.stderr
 
@@ -235,7 +159,7 @@ def test_a_second_gateway_and_strangers(serving: Serving) -> None:
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
     made = Serving.__new__(Serving)
     made.state, made.processes = tmp_path, []
-    made.gateway = made._start([sys.executable, "-c", _GATEWAY, str(tmp_path), "secret-secret-secret"], {})
+    made.gateway = made._start([sys.executable, "-c", GATEWAY_CODE, str(tmp_path), "secret-secret-secret"], {})
     try:
         made.until(lambda: (tmp_path / "serve.address").exists())
         assert made.ask("GET", "/v2/health/live")[0] == 401

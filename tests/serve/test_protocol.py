@@ -4,6 +4,7 @@ is said with what the model takes."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from tidewright.base.errors import UsageError
 from tidewright.serve.protocol.datatypes import DTYPES, datatype_of
-from tidewright.serve.protocol.inference import InferenceCall, read_call, write_answer
+from tidewright.serve.protocol.inference import read_call, write_answer
 from tidewright.serve.protocol.metadata import model_metadata, server_metadata
 from tidewright.serve.protocol.signature import ModelSignature, TensorSignature, check_signature
 
@@ -48,7 +49,8 @@ def test_json_there_and_back(array: Any, nested: bool) -> None:
     data = array.tolist() if nested else array.ravel().tolist()
     sent = json.dumps({"inputs": [{"name": "x", "shape": array.shape, "datatype": datatype_of(array), "data": data}]})
     call = read_call(sent.encode(), None, signature_of(array))
-    assert call.inputs["x"].dtype == array.dtype and np.array_equal(call.inputs["x"], array)
+    x = call.tensors()["x"]
+    assert x.dtype == array.dtype and np.array_equal(x, array)
     answer, length = write_answer(call, "m", "1", {"y": array})
     assert length is None
     (output,) = json.loads(answer)["outputs"]
@@ -68,7 +70,7 @@ def test_tritons_client_is_understood_and_understands(array: Any, binary: bool) 
     wanted = http.InferRequestedOutput("y", binary_data=binary)
     sent, length = http.InferenceServerClient.generate_request_body([given_input], outputs=[wanted], request_id="7")
     call = read_call(bytes(sent), length, signature_of(array))
-    assert call.id == "7" and call.wanted == {"y": binary} and np.array_equal(call.inputs["x"], array)
+    assert call.id == "7" and call.wanted == {"y": binary} and np.array_equal(call.tensors()["x"], array)
     answer, head = write_answer(call, "m", "1", {"y": array})
     result = http.InferResult.from_response_body(answer, header_length=head)
     assert result.get_response()["model_name"] == "m"
@@ -78,7 +80,7 @@ def test_tritons_client_is_understood_and_understands(array: Any, binary: bool) 
 
 def test_batches() -> None:
     call = read_call(body(shape=[3, 2, 1]), None, IMAGE)
-    assert call.batch == 3 and call.inputs["x"].shape == (3, 2, 1)
+    assert call.batch == 3 and call.tensors()["x"].shape == (3, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_batches() -> None:
 )
 def test_what_is_wrong_is_said_with_what_the_model_takes(sent: bytes, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        read_call(sent, None, IMAGE)
+        read_call(sent, None, IMAGE).tensors()
     assert said in caught.value.message and "x FP32 [batch, 2, -1]" in (caught.value.remedy or "")
 
 
@@ -124,7 +126,7 @@ def test_what_is_wrong_is_said_with_what_the_model_takes(sent: bytes, said: str)
 def test_elements_that_the_datatype_has_not(datatype: str, data: list[Any]) -> None:
     sent = json.dumps({"inputs": [{"name": "x", "shape": [1], "datatype": datatype, "data": data}]}).encode()
     with pytest.raises(UsageError):
-        read_call(sent, None, ModelSignature((TensorSignature("x", datatype, (1,)),)))
+        read_call(sent, None, ModelSignature((TensorSignature("x", datatype, (1,)),))).tensors()
 
 
 @pytest.mark.parametrize("length", [0, -1, 10**9])
@@ -137,7 +139,7 @@ def test_lengths_that_do_not_fit_the_body(length: int) -> None:
 def test_any_bytes_are_read_or_refused(sent: bytes, length: int | None) -> None:
     for one in (sent, body()[:-5] + sent, body() + sent):
         try:
-            read_call(one, length, IMAGE)
+            read_call(one, length, IMAGE).tensors()
         except UsageError as error:
             assert error.remedy
 
@@ -149,17 +151,17 @@ def test_any_binary_data_is_read_or_refused(tail: bytes, size: int) -> None:
         one = {"name": "x", "shape": [2], "datatype": datatype, "parameters": {"binary_data_size": size}}
         head = json.dumps({"inputs": [one]}).encode()
         try:
-            call = read_call(head + tail, len(head), model)
+            found = read_call(head + tail, len(head), model).tensors()
         except UsageError:
             continue
-        assert size == len(tail) and call.inputs["x"].shape == (2,)
+        assert size == len(tail) and found["x"].shape == (2,)
 
 
 def test_outputs_that_are_not_there_or_cannot_be_sent() -> None:
     sent = json.loads(body()) | {"outputs": [{"name": "z"}]}
     with pytest.raises(UsageError, match="no output 'z'"):
         read_call(json.dumps(sent).encode(), None, IMAGE)
-    call = InferenceCall({}, wanted={"y": False})
+    call = replace(read_call(body(), None, IMAGE), wanted={"y": False})
     with pytest.raises(UsageError, match="the model returned"):
         write_answer(call, "m", "1", {"z": np.zeros(1)})
     with pytest.raises(UsageError, match="no datatype"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
 from tidewright.serve.admission import AdmissionRule, target_batch
-from tidewright.serve.arrivals import SYNTHETIC_BURST, RateCurve, along, poisson, read_rates
+from tidewright.serve.arrivals import SYNTHETIC_BURST, RateCurve, along, poisson, read_day, read_rates
 from tidewright.serve.autoscale import Autoscaler, ScalingSettings, replica_capacity
 from tidewright.serve.lane import ServedModel
 from tidewright.serve.profile import affine, packaged_profile
@@ -152,3 +152,12 @@ def test_bad_input_says_what_to_do(tmp_path: Path) -> None:
         simulate(SimulatedPool([model], 1, noise=math.nan), [])
     with pytest.raises(UsageError, match="give the pool replicas"):
         simulate(SimulatedPool([model], 0, PoolSettings(AdmissionRule.NONE)), [OfferedLoad("m", poisson(5, SECOND, 1))])
+
+
+def test_a_day_by_the_clock_has_bins_without_requests(tmp_path: Path) -> None:
+    path = tmp_path / "qps.csv"
+    rows = ("1000.0,0.5,a,X", "1000.0,0.25,b,X", "1057.0,1,a,X", "1228.0,2,a,X", "1171.0,9,a,Y")
+    path.write_text("\n".join(("timestamp_anon,value,container_ip,request_type", *rows)))
+    assert read_day(path, "X").rates == (0.75, 1.0, 0.0, 0.0, 2.0)
+    with pytest.raises(UsageError, match="no rates of 'Z'"):
+        read_day(path, "Z")

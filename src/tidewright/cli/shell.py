@@ -59,6 +59,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "What if": {
         "simulate": "Run a trace on a cluster under one or more policies.",
+        "colocate": "Training and a service in one pool, against a static split.",
         "compare": "Compare policies over loads, seeds and more.",
         "replay": "Run a recorded journal again under another policy.",
         "pack": "Fill nodes with pods by several placement scores.",

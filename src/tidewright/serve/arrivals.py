@@ -15,6 +15,9 @@ from ..base.errors import UsageError
 from ..base.rng import stream_seed
 from ..base.units import SECOND
 
+RECORDED_BIN_S = 57
+"""Seconds of each bin of the GenAI trace."""
+
 
 @dataclass(frozen=True)
 class RateCurve:
@@ -68,6 +71,15 @@ def read_rates(path: Path, *, request_type: str, bin_us: int, first: int = 0, bi
     Rates of one type are summed over containers. ``bin_us``: how long each recorded bin (57 s) lasts in the curve. ``bins`` of
     them from ``first`` are used. Raises UsageError for a file that is none.
     """
+    summed = _summed(path, request_type)
+    rates = _window([summed[at] for at in sorted(summed)], first, bins)
+    return RateCurve(
+        tuple(rates), bin_us, f"Alibaba cluster-trace-v2026-GenAI qps, {request_type}, bins {first}+{len(rates)}"
+    )
+
+
+def _summed(path: Path, request_type: str) -> dict[float, float]:
+    """Time stamp, in seconds, to the rate summed over containers."""
     try:
         with path.open(newline="") as file:
             rows = [(float(row["timestamp_anon"]), float(row["value"]))
@@ -79,10 +91,22 @@ def read_rates(path: Path, *, request_type: str, bin_us: int, first: int = 0, bi
     summed: dict[float, float] = {}
     for at, value in rows:
         summed[at] = summed.get(at, 0.0) + value
-    rates = _window([summed[at] for at in sorted(summed)], first, bins)
-    return RateCurve(
-        tuple(rates), bin_us, f"Alibaba cluster-trace-v2026-GenAI qps, {request_type}, bins {first}+{len(rates)}"
+    if not summed:
+        raise UsageError(f"{path} has no rates of {request_type!r}", "give a request_type of the file")
+    return summed
+
+
+def read_day(path: Path, request_type: str) -> RateCurve:
+    """The whole recorded day of one type by the clock: bins without a row had no requests. Raises UsageError."""
+    summed = _summed(path, request_type)
+    first = min(summed)
+    rates = [0.0] * (round((max(summed) - first) / RECORDED_BIN_S) + 1)
+    for at, value in summed.items():
+        rates[round((at - first) / RECORDED_BIN_S)] += value
+    source = (
+        f"Alibaba cluster-trace-v2026-GenAI qps, {request_type}, {len(rates)} bins of {RECORDED_BIN_S} s by the clock"
     )
+    return RateCurve(tuple(rates), RECORDED_BIN_S * SECOND, source)
 
 
 def _window(rates: Sequence[float], first: int, bins: int | None) -> Sequence[float]:

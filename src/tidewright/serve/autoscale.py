@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..base.errors import UsageError
 from ..base.units import MINUTE, SECOND
@@ -23,8 +24,9 @@ class ScalingSettings:
     """Bounds, times in microseconds and smoothing.
 
     ``minimum`` 0: no replica after ``idle_us`` without a request, and one again with the first. ``horizon_us``: what a
-    replica takes to start. ``utilisation``: part of the capacity that is planned for. ``refused``: part of the requests of
-    an interval, refused, above which a step is taken.
+    replica takes to start. ``trend``: its smoothing, less where the horizon has more than ``1 / trend`` intervals.
+    ``utilisation``: part of the capacity that is planned for. ``refused``: part of the requests of an interval, refused, above
+    which a step is taken.
     """
 
     minimum: int = 1
@@ -72,6 +74,7 @@ class HoltForecast:
         return max(0.0, (self._level or 0.0) + self._trend * steps)
 
 
+@lru_cache(maxsize=1024)
 def replica_capacity(latency: LatencyTable, objective_us: int, replicas: int) -> float:
     """Requests per second of each of ``replicas`` that start in turn: the largest b with (1 + 1/N) l(b) <= objective.
 
@@ -105,7 +108,10 @@ class Autoscaler:
         self.settings = settings or ScalingSettings()
         replica_capacity(latency, objective_us, 1)  # an objective that cannot be met is said at once
         self._latency, self._objective_us = latency, objective_us
-        self._forecast = HoltForecast(self.settings.level, self.settings.trend)
+        # A trend that is extrapolated over many intervals is smoothed over as many; otherwise one step of the rate is taken for a
+        # rise that goes on, and the forecast overshoots it several times (docs/why/one-pool.md).
+        steps = max(1.0, self.settings.horizon_us / self.settings.interval_us)
+        self._forecast = HoltForecast(self.settings.level, min(self.settings.trend, 1.0 / steps))
         self._count = self._refused = 0
         self._counted_us: int | None = None
         self._last_arrival_us: int | None = None
@@ -133,6 +139,13 @@ class Autoscaler:
             return False
         each = replica_capacity(self._latency, self._objective_us, ready)
         return waiting * SECOND > ready * each * self._window_us
+
+    def arrived_together(self, now_us: int, count: int, refused: int) -> None:
+        """So many requests came since the last look, of which so many were refused: what a simulation of whole days reports."""
+        if count:
+            self._count += count
+            self._refused += refused
+            self._last_arrival_us = now_us
 
     def is_asleep(self, replicas: int) -> bool:
         """Whether the next ``decide`` starts the first replica: ask it now."""

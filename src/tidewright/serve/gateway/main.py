@@ -75,7 +75,14 @@ async def _serve(
     gateway = Gateway(state / SOCKET, controller)
     app = guard(GatewayRoutes(gateway, version("tidewright"), max_body).application())
     server = _Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_S)
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE_S,
+            proxy_headers=False,
+        )
     )
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT):

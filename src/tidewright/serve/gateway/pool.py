@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...base.errors import UsageError, WorldError
 from ...base.units import SECOND
@@ -51,11 +51,20 @@ class ModelError(WorldError):
     """500: the model raised."""
 
 
+class ClientGone(WorldError):
+    """The client has closed its connection: there is none to answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the client has closed its connection")
+
+
 @dataclass(slots=True)
-class _Pending:
+class PendingRequest:
+    """A request that was admitted, until it is answered. ``tries``: replicas that were lost while they ran it."""
+
     request: InferenceRequest
-    inputs: dict[str, Tensor]
     answer: asyncio.Future[dict[str, Tensor]]
+    inputs: dict[str, Tensor] = field(default_factory=dict)
     tries: int = 0
 
 
@@ -75,7 +84,7 @@ class ServicePool:
         self._numbers: dict[ReplicaLink, int] = {}
         self._links: dict[int, ReplicaLink] = {}
         self._batches: dict[int, BatchDispatch] = {}
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingRequest] = {}
         self._next_request = self._next_replica = 0
         self._timer: asyncio.TimerHandle | None = None
         self.arrivals: Callable[[int, bool], None] = lambda now_us, refused: None
@@ -106,34 +115,44 @@ class ServicePool:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    async def infer(
-        self, inputs: dict[str, Tensor], nbytes: int, timeout_us: int = 0, best_effort: bool = False
-    ) -> dict[str, Tensor]:
-        """The model's outputs. ``timeout_us``: from now; 0: the service's objective. Raises Unavailable, ModelError."""
+    def admit(self, items: int, nbytes: int, timeout_us: int = 0, best_effort: bool = False) -> PendingRequest:
+        """Decide on a request whose inputs have not been read; the caller starts it before it awaits anything, and ends it in any
+        case. ``timeout_us``: from now; 0: the service's objective. Raises Unavailable."""
         router, hello = self.router, self.hello
         if router is None or hello is None:
             raise Unavailable(f"service {self.name} has no replica yet", "no_replica", 1)
         now, self._next_request = self._clock(), self._next_request + 1
         deadline = NO_DEADLINE if best_effort else now + (timeout_us or hello.options.objective_us)
         request = InferenceRequest(self._next_request, self.name, now, deadline, best_effort, nbytes)
-        pending = _Pending(request, inputs, asyncio.get_running_loop().create_future())
         refusal = router.arrive(now, request)
         if refusal is not None and refusal.code in _PREDICTED and self._rests():
             # Only what is predicted of a batch of one is in the way, and only another batch can correct it.
-            request = pending.request = replace(request, deadline_us=now + PROBE_US)
+            request = replace(request, deadline_us=now + PROBE_US)
             refusal = router.arrive(now, request)
         if not best_effort:
             self.arrivals(now, refusal is not None)
         if refusal is not None:
             raise self._unavailable(refusal)
-        self._pending[request.id] = pending
-        try:
-            self._pump()
-            return await pending.answer
-        finally:
-            if self._pending.pop(request.id, None) is not None:
-                router.cancel(request)
-            self._measures.latency.observe((self._clock() - now) / SECOND)
+        pending = self._pending[request.id] = PendingRequest(request, asyncio.get_running_loop().create_future())
+        return pending
+
+    def start(self, pending: PendingRequest, inputs: dict[str, Tensor]) -> None:
+        """Have it run; its outputs come as ``pending.answer``: or Unavailable, ModelError, ClientGone."""
+        pending.inputs = inputs
+        self._pump()
+
+    def client_gone(self, pending: PendingRequest) -> None:
+        """Its client has left: it is not run, unless it is in a batch already."""
+        if not pending.answer.done():
+            self._measures.failed("gone")
+            pending.answer.set_exception(ClientGone())
+
+    def end(self, pending: PendingRequest) -> None:
+        """The request is answered, or nothing awaits its answer any more."""
+        request = pending.request
+        if self._pending.pop(request.id, None) is not None and self.router is not None:
+            self.router.cancel(request)
+        self._measures.latency.observe((self._clock() - request.arrived_us) / SECOND)
 
     def _rests(self) -> bool:
         """Whether there is a replica and nothing for it to do, since nothing is predicted to meet the objective."""

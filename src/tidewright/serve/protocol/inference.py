@@ -7,7 +7,7 @@ model's inputs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -26,8 +26,14 @@ class _Input(Struct, frozen=True):
     name: str
     shape: tuple[int, ...]
     datatype: str
-    data: Any = None
+    data: msgspec.Raw = msgspec.Raw()
+    """Unread: most of a request, and of no use where it is refused."""
     parameters: dict[str, Any] = {}
+
+    @property
+    def has_data(self) -> bool:
+        raw = memoryview(self.data)
+        return raw.nbytes > 4 or bytes(raw) not in (b"", b"null")
 
 
 class _Output(Struct, frozen=True):
@@ -44,23 +50,40 @@ class _Request(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class InferenceCall:
-    """What a client asks of a model. ``wanted``: outputs by name, and whether as binary data; empty: all, as ``binary`` says."""
+    """What a client asks of a model; only ``tensors`` reads the data. ``batch``: items, 1 where the model takes no batches.
+    ``wanted``: outputs by name, and whether as binary data; empty: all, as ``binary`` says."""
 
-    inputs: dict[str, Tensor]
-    id: str = ""
-    batch: int = 1
-    """Items, where the model takes batches."""
-    wanted: dict[str, bool] = field(default_factory=dict)
-    binary: bool = False
-    timeout_us: int = 0
+    id: str
+    batch: int
+    wanted: dict[str, bool]
+    binary: bool
+    timeout_us: int
     """The parameter ``timeout`` of Triton's clients; 0: none was given."""
+    signature: ModelSignature
+    given: tuple[_Input, ...]
+    data: memoryview
+    """What follows the JSON object."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The inputs. Raises UsageError where data does not fit datatype and shape."""
+        found: dict[str, Tensor] = {}
+        at = 0
+        for one in self.given:
+            size = one.parameters.get("binary_data_size")
+            if size is None:
+                found[one.name] = _with_signature(from_json, one, _decoded(one, self.signature), self.signature)
+            else:
+                found[one.name] = _with_signature(from_binary, one, self.data[at : at + size], self.signature)
+                at += size
+        return found
 
 
 _decoder = msgspec.json.Decoder(_Request)
 
 
 def read_call(body: bytes, header_length: int | None, signature: ModelSignature) -> InferenceCall:
-    """The request in a body. ``header_length``: that of its JSON object, None for all of it. Raises UsageError."""
+    """The request in a body, all but the data of its tensors. ``header_length``: that of its JSON object, None for all of it.
+    Raises UsageError."""
     if header_length is not None and not 0 < header_length <= len(body):
         raise UsageError(
             f"{LENGTH_HEADER}: {header_length} is not between 1 and the length of the body ({len(body)})",
@@ -71,15 +94,17 @@ def read_call(body: bytes, header_length: int | None, signature: ModelSignature)
         request = _decoder.decode(memoryview(body)[:end])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"not an inference request: {error}", _expected(signature)) from None
-    inputs = _inputs(request, memoryview(body)[end:], signature)
-    batch = _batch(inputs, signature)
+    binary_data = memoryview(body)[end:]
+    _check_inputs(request, len(binary_data), signature)
+    batch = _batch(request, signature)
     wanted = {one.name: _flag(one.parameters, "binary_data") for one in request.outputs}
     known = {one.name for one in signature.outputs}
     for name in wanted:
         if known and name not in known:
             raise UsageError(f"no output {name!r}", f"the model has {', '.join(sorted(known))}")
     binary = _flag(request.parameters, "binary_data_output")
-    return InferenceCall(inputs, request.id, batch, wanted, binary, _timeout(request.parameters))
+    timeout_us = _timeout(request.parameters)
+    return InferenceCall(request.id, batch, wanted, binary, timeout_us, signature, request.inputs, binary_data)
 
 
 def _expected(signature: ModelSignature) -> str:
@@ -100,9 +125,10 @@ def _timeout(parameters: dict[str, Any]) -> int:
     return value
 
 
-def _inputs(request: _Request, binary: memoryview, signature: ModelSignature) -> dict[str, Tensor]:
+def _check_inputs(request: _Request, binary: int, signature: ModelSignature) -> None:
+    """``binary``: bytes of binary data."""
     expected = {one.name: one for one in signature.inputs}
-    found: dict[str, Tensor] = {}
+    found = set()
     at = 0
     for one in request.inputs:
         known = expected.get(one.name)
@@ -110,25 +136,25 @@ def _inputs(request: _Request, binary: memoryview, signature: ModelSignature) ->
             what = "twice" if one.name in found else "which the model has not"
             raise UsageError(f"input {one.name!r}, {what}", _expected(signature))
         _check(one, known, signature)
+        found.add(one.name)
         size = one.parameters.get("binary_data_size")
         if size is None:
-            found[one.name] = _with_signature(from_json, one, one.data, signature)
             continue
-        if (
-            not isinstance(size, int)
-            or isinstance(size, bool)
-            or not 0 <= size <= len(binary) - at
-            or one.data is not None
-        ):
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= binary - at or one.has_data:
             raise UsageError(f"input {one.name}: binary_data_size {size!r} does not fit the body", _expected(signature))
-        found[one.name] = _with_signature(from_binary, one, binary[at : at + size], signature)
         at += size
-    if at != len(binary):
-        raise UsageError(f"{len(binary) - at} bytes of binary data belong to no input", _expected(signature))
+    if at != binary:
+        raise UsageError(f"{binary - at} bytes of binary data belong to no input", _expected(signature))
     missing = [name for name in expected if name not in found]
     if missing:
         raise UsageError(f"input {missing[0]} is missing", _expected(signature))
-    return found
+
+
+def _decoded(one: _Input, signature: ModelSignature) -> Any:
+    try:
+        return msgspec.json.decode(one.data) if one.has_data else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"input {one.name}: {error}", _expected(signature)) from None
 
 
 def _with_signature(read: Any, one: _Input, data: Any, signature: ModelSignature) -> Tensor:
@@ -150,16 +176,16 @@ def _check(one: _Input, known: TensorSignature, signature: ModelSignature) -> No
         raise UsageError(f"input {one.name}: shape {list(one.shape)}", _expected(signature))
 
 
-def _batch(inputs: dict[str, Tensor], signature: ModelSignature) -> int:
+def _batch(request: _Request, signature: ModelSignature) -> int:
     if not signature.batched:
         return 1
-    sizes = sorted({tensor.shape[0] for tensor in inputs.values()})
+    sizes = sorted({one.shape[0] for one in request.inputs})
     if len(sizes) > 1:
         raise UsageError(f"inputs with batches of {', '.join(map(str, sizes))} items", _expected(signature))
     batch = sizes[0] if sizes else 1
     if not 1 <= batch <= signature.max_batch:
         raise UsageError(f"a batch of {batch} items; the model takes 1 to {signature.max_batch}", _expected(signature))
-    return int(batch)
+    return batch
 
 
 def write_answer(call: InferenceCall, model: str, version: str, outputs: dict[str, Tensor]) -> tuple[bytes, int | None]:
