@@ -40,7 +40,7 @@ BATCH_CLIENTS = 2
 POLICY = "sla:brief=0s"
 """By default this policy serves standard jobs of a few seconds as premium ones; those of the demonstration are hardly longer."""
 RECLAIM = "1s"
-"""Devices lent to training return within this: jobs whose images take longer are frozen in memory instead."""
+"""Devices lent to training return within this: jobs whose images take longer are frozen in memory instead of saved by CRIU."""
 TRY_STEPS = 60
 TRAIN_S = 22.0
 """How long each program trains undisturbed: until well after the spike."""
@@ -58,7 +58,8 @@ PROGRAMS = [
 class Demo:
     """The phases: serve, train undisturbed, train with a spike, judge."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, reclaim: str) -> None:
+        self.reclaim = reclaim
         self.state, self.folder, self.client = state, state / "demo", Client(state)
         self.environment = submitted_environment(os.environ)
         self.began = time.monotonic()
@@ -96,7 +97,7 @@ class Demo:
         """The service with one replica; where nodes take images further ones start from one."""
         image = ["--from-image"] if all(node.full for node in self.client.nodes().nodes) else []
         options = ["--replicas", f"1:{SLOTS}", "--objective", f"{OBJECTIVE_S}s", "--scale-down-delay", SCALE_DOWN]
-        model = ["--model", "demo_load:detector", "--sla", "premium", "--team", "demo", "--reclaim", RECLAIM]
+        model = ["--model", "demo_load:detector", "--sla", "premium", "--team", "demo", "--reclaim", self.reclaim]
         command = ["serve", "deploy", SERVICE, *model, *options, *image]
         with contextlib.chdir(Path(__file__).parent):
             console.print(f"$ tide {' '.join(command)}", highlight=False, soft_wrap=True)
@@ -141,6 +142,10 @@ class Demo:
         run.view = self.client.job(run.id)
         return run.final
 
+    def shows_steps(self, run: Run) -> bool:
+        """Whether it has come past what a program does before its first steps."""
+        return b"step " in b"".join(self.client.logs(run.id))
+
     def collect(self, run: Run) -> None:
         """Everything known of an ended job. Raises Failed with the end of its log when it did not complete."""
         self.look(run)
@@ -153,7 +158,7 @@ class Demo:
     def together(self, address: str) -> tuple[list[Run], Load]:
         """Training with a spike, until training has ended and one replica is left."""
         runs = [self.submit(one, one.name, one.steps, tier=one.tier) for one in PROGRAMS]
-        self.until(lambda: [self.look(run) for run in runs] and all(is_running(run) for run in runs), "training waits")
+        self.until(lambda: all(self.shows_steps(run) for run in runs), "no training steps")
         load = Load(address, SERVICE, [(0, CALM), (LEAD_S, SPIKE), (LEAD_S + SPIKE_S, CALM)], BATCH_CLIENTS)
         load.start()
         end = time.monotonic() + LIMIT_S
@@ -165,7 +170,8 @@ class Demo:
                 wanted, running = self.replicas()
                 held = {run.name: run.view.held if run.view is not None else 0 for run in runs}
                 states = {run.name: run.view.state if run.view is not None else "" for run in runs}
-                self.samples.append(Sample(load.elapsed(), wanted, running, held, states))
+                serving = sum(view.held for view in views.values() if view.name.startswith(f"{SERVICE}-"))
+                self.samples.append(Sample(load.elapsed(), wanted, running, serving, held, states))
                 live.update(live_table(self.samples, load, runs, OBJECTIVE_S, SLOTS, time.monotonic() - self.began))
                 if time.monotonic() > end:
                     raise Failed(self.stuck(runs))
@@ -180,15 +186,13 @@ class Demo:
         return f"not finished after {LIMIT_S:.0f} s; {self.replicas()[0]} replicas are wanted\n" + "\n".join(lines)
 
 
-def is_running(run: Run) -> bool:
-    return run.view is not None and run.view.state == "running"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--state", type=Path, default=CHECKOUT / ".tide", help="state directory (default: .tide here)")
-    state = parser.parse_args().state.resolve()
-    demo = Demo(state)
+    parser.add_argument("--reclaim", default=RECLAIM, help="deadline (default: 1s); with 10s training is saved by CRIU")
+    given = parser.parse_args()
+    state = given.state.resolve()
+    demo = Demo(state, given.reclaim)
     try:
         fresh_state(state)
         demo.up()

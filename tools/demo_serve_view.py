@@ -25,11 +25,13 @@ COLOURS = {"replicas": "#2a6f97", "standard": "#e09f3e", "basic": "#9aa5b1"}
 
 @dataclass(frozen=True)
 class Sample:
-    """The pool at a moment. ``at``: seconds since the load began; ``held``: devices by training job."""
+    """The pool at a moment. ``at``: seconds since the load began; ``running``: replicas that the controller knows to answer;
+    ``serving``: devices of replicas; ``held``: devices by training job."""
 
     at: float
     wanted: int
     running: int
+    serving: int
     held: dict[str, int]
     states: dict[str, str]
 
@@ -139,14 +141,14 @@ def live_table(
         table.add_column(column, no_wrap=True, overflow="ellipsis")
     good, refused, median_ms = recent(load, objective_s)
     said = f"{load.rate(now.at):.0f}/s asked, {good} inside {objective_s:g} s, {refused} refused, median {median_ms:.0f} ms"
-    table.add_row("detector", "premium", "█" * now.running + "░" * (now.wanted - now.running), said)
+    table.add_row("detector", "premium", "█" * now.serving + "░" * (now.wanted - now.serving), said)
     for run in runs:
         view = run.view
         if view is not None:
             style = STYLES.get(view.state, "default")
             held = "█" * now.held[run.name] if view.state != "suspending" else "░" * now.held[run.name]
             table.add_row(run.name, view.tier, held, f"[{style}]{view.state}[/] {view.why}")
-    free = max(0, slots - now.running - sum(now.held.values()))
+    free = max(0, slots - now.serving - sum(now.held.values()))
     table.add_row("free or on its way", "", "░" * free, "")
     return table
 
@@ -232,11 +234,11 @@ def _paint_latency(axes: Any, story: Story) -> None:
 def _paint_devices(axes: Any, story: Story, slots: int) -> None:
     times = [sample.at - story.spike_s for sample in story.samples]
     names = list(story.samples[0].held) if story.samples else []
-    columns = [[sample.running for sample in story.samples]]
+    columns = [[sample.serving for sample in story.samples]]
     columns += [[sample.held[name] for sample in story.samples] for name in names]
     colours = [COLOURS["replicas"], COLOURS["standard"], COLOURS["basic"]]
     axes.stackplot(times, *columns, labels=["replicas", *names], colors=colours, step="post", linewidth=0)
     axes.set_ylim(0, slots)
     axes.set_yticks(range(slots + 1))
     axes.set_ylabel("devices")
-    axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(columns))
