@@ -11,6 +11,7 @@ from demo_load import Answer, Load
 from demo_view import STYLES, Run, console
 from rich.table import Table
 
+from tidewright.base.units import SECOND
 from tidewright.report.figure import draw
 
 __all__ = ["Bar", "Bars", "Sample", "Story", "console", "live_table", "plot", "show_bars"]
@@ -67,16 +68,6 @@ class Story:
         while start >= self.spike_s - 1e-9 and self.inside(self.between(start, start + BIN_S)) >= INSIDE:
             back, start = start - self.spike_s, start - BIN_S
         return max(0.0, back)
-
-    def resumed_s(self, name: str) -> float | None:
-        """When a training job that was preempted ran again, after the spike had begun; None: it did not."""
-        away = False
-        for sample in self.samples:
-            state = sample.states.get(name, "")
-            away = away or (sample.at > self.spike_s and state == "suspended")
-            if away and state == "running":
-                return sample.at
-        return None
 
 
 @dataclass(frozen=True)
@@ -153,6 +144,21 @@ def live_table(
     return table
 
 
+def absences(run: Run) -> list[str]:
+    """What each preemption of a job was, in words: when its devices were free, and how long it was away."""
+    found, since, freed = [], 0, 0
+    for line in run.view.story if run.view is not None else ():
+        if line.what == "SUSPENDING":
+            since, freed = line.at, 0
+        elif line.what == "SUSPENDED":
+            freed = line.at
+        elif line.what == "RUNNING" and freed:
+            took_s, away_s = (freed - since) / SECOND, (line.at - freed) / SECOND
+            found.append(f"released its devices in {took_s:.2f} s, ran again {away_s:.1f} s later")
+            freed = 0
+    return found
+
+
 def show_bars(bars: Bars, runs: Sequence[Run], load: Load) -> None:
     """The closing table; fits 80 columns."""
     table = Table(
@@ -168,14 +174,8 @@ def show_bars(bars: Bars, runs: Sequence[Run], load: Load) -> None:
         table.add_row(row.what, row.figure, row.bar, "[green]kept[/]" if row.kept else "[red]MISSED[/]")
     console.print(table)
     for run in runs:
-        view = run.view
-        if view is not None:
-            console.print(
-                f"{run.name}: {view.tier}, {run.program.ranks} rank(s), preempted {view.preemptions} times, "
-                f"{run.result.get('steps')} steps; it released its devices in {view.save_us / 1e6:.2f} s, "
-                f"came back in {view.restore_us / 1e6:.2f} s",
-                style="dim", highlight=False, soft_wrap=True,
-            )  # fmt: skip
+        for away in absences(run):
+            console.print(f"{run.name}: {away}", style="dim", highlight=False, soft_wrap=True)
     console.print(
         f"The client sent its requests at most {1000 * load.late_s:.0f} ms late.", style="dim", highlight=False
     )
