@@ -16,7 +16,7 @@ class GatewayMeasures:
         of, to = ("service",), self.registry
         name = "tidewright_serve_request_seconds"
         self._latency = Histogram(name, "From arrival to answer.", of, buckets=_LATENCIES, registry=to)
-        self._batch = Histogram("tidewright_serve_batch_size", "Requests of a batch.", of, buckets=_SIZES, registry=to)
+        self._batch = Histogram("tidewright_serve_batch_size", "Items of a batch.", of, buckets=_SIZES, registry=to)
         self._replicas = Gauge("tidewright_serve_replicas", "Replicas that are ready.", of, registry=to)
         self._requests = Counter(
             "tidewright_serve_requests", "Requests by how they ended.", ("service", "result"), registry=self.registry
