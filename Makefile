@@ -1,6 +1,6 @@
 # make setup   .venv with tide, the test tools and PyTorch        make demo        real jobs in three tiers on this machine
+# make demo-serve  training, and a model whose requests surge: devices are lent, and taken back within a second
 # make test    everything that must pass before a change goes in  make test-full   the long matrices too
-# make demo-serve   a spike of requests takes devices from real training, and gives them back
 # make bench   the bars beside the measured figures               make leaderboard policies compared, docs/leaderboard.md
 # make bench-compare BASE=COMMIT   the same of two commits by turns, as ratios
 # make test-codegen   kernels gated and compiled for a GPU that is not there, in an environment of its own (about 5 GB)

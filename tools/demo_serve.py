@@ -73,8 +73,8 @@ class Demo:
             time.sleep(POLL_S)
 
     def up(self) -> None:
-        told = tide(self.state, "up", "--hosts", "1", "--slots", str(SLOTS), "--policy", POLICY)
-        console.print(told.rstrip(), highlight=False, soft_wrap=True)
+        said = tide(self.state, "up", "--hosts", "1", "--slots", str(SLOTS), "--policy", POLICY)
+        console.print(said.rstrip(), highlight=False, soft_wrap=True)
         self.until(lambda: self.client.info().devices >= SLOTS, "no devices")
 
     @contextlib.contextmanager
