@@ -40,9 +40,13 @@ class ServiceMeasures:
         self.latency, self.batch, self.replicas = latency, batch, replicas
         self._requests, self._service = requests, service
         self.counts: dict[str, int] = {}
+        self._counters: dict[str, Counter] = {}
 
     def _count(self, result: str) -> None:
-        self._requests.labels(self._service, result).inc()
+        counter = self._counters.get(result)
+        if counter is None:
+            counter = self._counters[result] = self._requests.labels(self._service, result)
+        counter.inc()
         self.counts[result] = self.counts.get(result, 0) + 1
 
     def done(self) -> None:
