@@ -1,4 +1,5 @@
 # make setup   .venv with tide, the test tools and PyTorch        make demo        real jobs in three tiers on this machine
+# make demo-serve  training, and a model whose requests surge: devices are lent, and taken back within a second
 # make test    everything that must pass before a change goes in  make test-full   the long matrices too
 # make bench   the bars beside the measured figures               make leaderboard policies compared, docs/leaderboard.md
 # make bench-compare BASE=COMMIT   the same of two commits by turns, as ratios
@@ -20,10 +21,10 @@ PROGRAMS := $(VENV)/.programs
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test rings test-codegen test-full lint types bench bench-compare bench-gpu leaderboard clean
+.PHONY: help setup demo demo-serve test rings test-codegen test-full lint types bench bench-compare bench-gpu leaderboard clean
 
 help:
-	@sed -n '1,9s/^# \{0,1\}//p' Makefile
+	@sed -n '1,10s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 
@@ -34,6 +35,9 @@ $(READY): pyproject.toml tools/setup.sh
 
 demo: $(READY)
 	$(BIN)/python tools/demo.py
+
+demo-serve: $(READY)
+	$(BIN)/python tools/demo_serve.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -105,6 +105,14 @@ def test_how_long_a_peak_is_remembered(tide: Terminal) -> None:
     assert tide("serve", "deploy", "digits", "--scale-down-delay", "5s", "--", "true").code == 2
 
 
+def test_a_reclaim_deadline_is_of_any_service(tide: Terminal) -> None:
+    for words in (("--model", "app:predict"), ("--", "true")):
+        assert tide("serve", "deploy", "web", "--reclaim", "2s", *words).code == 0
+        assert tide.stub.calls[-1][1].reclaim_us == 2_000_000
+    assert tide("serve", "deploy", "web", "--", "true").code == 0
+    assert tide.stub.calls[-1][1].reclaim_us == 0
+
+
 def test_the_gateway_and_its_top_say_what_is_missing(tide: Terminal, tmp_path: Path) -> None:
     found = tide("serve", "top")
     assert found.code != 0 and "tide serve gateway" in found.err

@@ -62,6 +62,16 @@ def _refusal(book: Book, group: tuple[Move, ...]) -> Cause | None:
         board.undo(mark)
 
 
+def _is_frozen_in_time(book: Book, move: Move) -> bool:
+    """Whether a job of level FULL is frozen instead: its image would take longer than the plan has time for."""
+    if not isinstance(move, Suspend) or not move.within_us:
+        return False
+    table, row = book.table, book.table.row[move.job]
+    if table.level.item(row) != Level.FULL or table.save_us.item(row) <= move.within_us:
+        return False
+    return book.specs[move.job].may_be_frozen and images.why_unfrozen(book, book.allocations[move.job]) is None
+
+
 def _released(book: Book, move: Move) -> Allocation:
     """What a move frees: of a job that is frozen by it all but the host memory."""
     allocation = book.allocations[move.job]
@@ -143,6 +153,8 @@ def apply_move(book: Book, move: Move, reserved: list[int]) -> None:
     elif isinstance(move, Stop):
         stop(book, job, int(State.CANCELLED), why)
     else:
+        if _is_frozen_in_time(book, move):
+            images.lower_to_freeze(book, job)
         transition(book, job, _SUSPENDING, why)
         if not isinstance(move, Suspend) or move.replan:
             book.jobs[job].replan_on_release = True

@@ -96,6 +96,7 @@ class Book(ImageCatalog):
         return View(
             self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes,
             self.avoided, rates.estimator(self), self.policy_state, self.run_times.sigma, self.tolerances,
+            self.services.reclaims(), self.settings.freeze_kinds,
         )  # fmt: skip
 
     def own(self) -> None:

@@ -218,6 +218,12 @@ def why_unfrozen(book: Book, allocation: Allocation) -> Cause | None:
     return Code.SPANS_NODES() if len(allocation) > 1 else None
 
 
+def lower_to_freeze(book: Book, job: int) -> None:
+    """The job is suspended by being frozen this once; ``settle_level`` raises its level again when it runs."""
+    row = book.table.row[job]
+    book.table.level[row], book.table.restore_kind[row] = int(Level.FREEZE), -1
+
+
 def settle_level(book: Book, job: int, row: int) -> None:
     """Bring the level column in line with where the job is now, and note what its images will be bound to."""
     allocation, record = book.allocations[job], book.jobs[job]

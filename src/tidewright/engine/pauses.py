@@ -13,11 +13,14 @@ def learn_save(book: Book, job: int, row: int, save_us: int, full: bool) -> None
     if not save_us:
         return
     record = book.jobs[job]
-    book.table.save_us[row] = save_us
+    if full or not record.save_measured:  # one that was imaged before is frozen this once, and imaged again
+        book.table.save_us[row] = save_us
     if full:
         record.save_measured = True
     else:
         record.stop_measured = True
+    if book.services.is_image(record.spec.service, job):
+        return  # of a replica that has served nothing yet: it says nothing of jobs at work
     if book.pauses.saves.note(_level(book, job, row, full), save_us):
         _expect_all(book)
 

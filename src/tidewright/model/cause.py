@@ -85,6 +85,7 @@ class Code(StrEnum):
     NOT_STARTED_YET = "NotStartedYet"
     KEPT_FOR_URGENT = "KeptForUrgent"
     HEADROOM = "Headroom"
+    LENT = "Lent"
     TIER_HOLDS_REST = "TierHoldsRest"
     NOT_PREEMPTED_YET = "NotPreemptedYet"
     OUT_OF_SERVICE = "OutOfService"

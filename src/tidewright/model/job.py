@@ -200,6 +200,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         return BEST_EFFORT_MILLI if self.best_effort else self.gpu_share or self.gpu_milli
 
     @property
+    def may_be_frozen(self) -> bool:
+        """Whether it may be frozen where a full image takes too long: no host memory is set aside for it, which it would keep."""
+        return self.preempt in ("auto", "full") and not self.memory
+
+    @property
     def tier_rank(self) -> Tier:
         return _TIERS[self.tier]
 

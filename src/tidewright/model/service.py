@@ -6,14 +6,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..base.ids import valid_name
-from ..base.units import DAY, MINUTE, SECOND, format_duration
+from ..base.units import DAY, HOUR, MINUTE, MS, SECOND, format_duration
 from .job import JobSpec
 from .job import problems as problems_of_job
 
 MAX_REPLICAS = 10_000
 SHORTEST_SCALE_DOWN_US, LONGEST_SCALE_DOWN_US = SECOND, DAY
+SHORTEST_RECLAIM_US, LONGEST_RECLAIM_US = 100 * MS, HOUR
 MAX_SERVICE_NAME = 100
 """Replicas are named after their service and numbered."""
+
+
+class ReclaimTerms(Struct, frozen=True, kw_only=True):
+    """What a service with a reclaim deadline may claim: ``most`` replicas of ``devices`` each, of these ``kinds`` (none: of any).
+    ``replicas``: the jobs of those that there are."""
+
+    service: str
+    deadline_us: int
+    tier: int
+    devices: int
+    kinds: tuple[str, ...]
+    most: int
+    replicas: tuple[int, ...]
 
 
 class ServiceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,6 +41,8 @@ class ServiceSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     max_replicas: int = 1
     scale_down_us: int = MINUTE
     """How long replicas that a peak needed are kept after it. Microseconds."""
+    reclaim_us: int = 0
+    """Devices that it has lent are to be released to its replicas within so many microseconds; 0: by the policy's usual rules."""
     reports_ready: bool = False
     """Whether the gateway reports replicas that are ready; until then one that runs does not count as one."""
     from_image: bool = False
@@ -55,6 +71,8 @@ def problems(service: ServiceSpec) -> list[str]:
         found.append(f"replicas: {asked} is not MIN:MAX with 0 <= MIN <= MAX and 1 <= MAX <= {MAX_REPLICAS}")
     if not SHORTEST_SCALE_DOWN_US <= service.scale_down_us <= LONGEST_SCALE_DOWN_US:
         found.append(f"scale_down_delay: {format_duration(service.scale_down_us)} is not between 1 s and a day")
+    if service.reclaim_us and not SHORTEST_RECLAIM_US <= service.reclaim_us <= LONGEST_RECLAIM_US:
+        found.append(f"reclaim: {format_duration(service.reclaim_us)} is not between 100 ms and an hour")
     spec = service.replica
     if spec.array is not None or spec.after:
         found.append("replica: of no array, and after no other job; leave out array and after")

@@ -12,6 +12,7 @@ from .board import Board, Layout
 from .job import JobSpec, State
 from .node import Allocation
 from .rate import RatedJob, RateEstimator, progress_column, rated, workload_at
+from .service import ReclaimTerms
 from .table import COLUMNS, Column, JobTable
 
 _WAITING = (int(State.QUEUED), int(State.SUSPENDED))
@@ -130,12 +131,14 @@ class View:
         "allocations",
         "avoid",
         "estimate_sigma",
+        "freeze_kinds",
         "image_nodes",
         "jobs",
         "layout",
         "now",
         "policy_state",
         "rates",
+        "reclaims",
         "reservations",
         "revision",
         "specs",
@@ -157,6 +160,8 @@ class View:
         policy_state: tuple[str, bytes] = ("", b""),
         estimate_sigma: float = 0.0,
         tolerances: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+        reclaims: tuple[ReclaimTerms, ...] = (),
+        freeze_kinds: tuple[str, ...] = (),
     ) -> None:
         self.now = now
         self.revision = revision
@@ -181,7 +186,17 @@ class View:
         """How far users' estimates were off so far: standard deviation of the logarithm of their factor."""
         self.tolerances = tolerances
         """How long jobs with a promise that have ended could have stood idle (``estimate.tolerance``)."""
+        self.reclaims = reclaims
+        """What services with a reclaim deadline may claim."""
+        self.freeze_kinds = freeze_kinds
+        """Kinds of devices that a job releases when it is frozen."""
         table.lend(self)
+
+    def freezes(self, job: int) -> bool:
+        """Whether a running job whose level is a full image would release its devices, too, by being frozen where it is."""
+        held = self.allocations[job]
+        kind = self.layout.nodes[held[0].node].kind
+        return len(held) == 1 and kind in self.freeze_kinds and self.specs[job].may_be_frozen
 
     def board(self) -> Board:
         """A scratch board: free means neither reserved nor held by a job that may stay."""

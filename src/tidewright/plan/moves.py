@@ -23,11 +23,14 @@ class Suspend(Struct, frozen=True, tag=True, omit_defaults=True):
 
     ``replan``: the job is entitled to devices elsewhere, so a planning round is due as soon as it can be resumed, even if
     nothing is free then. A planner that knows better saves a round per suspension with False.
+
+    ``within_us``: where a full image takes longer than this, the job is frozen instead if that releases its devices; 0: never.
     """
 
     job: int
     why: Cause | str
     replan: bool = field(name="eager", default=True)
+    within_us: int = 0
 
 
 class Resume(Struct, frozen=True, tag=True):

@@ -81,6 +81,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.NOT_STARTED_YET: "has not started yet",
     C.KEPT_FOR_URGENT: "it {short:why}, but they are kept for a job that is more urgent",
     C.HEADROOM: "{count:devices} free are kept for jobs whose promise cannot wait until others release theirs",
+    C.LENT: "what is free may be claimed by service {service} within {within:us}, and the job could not release it so soon",
     C.TIER_HOLDS_REST: "it {short:why}; jobs of its tier or a higher one have the rest",
     C.NOT_PREEMPTED_YET: "it {short:why}; running jobs are not preempted for it yet",
     C.OUT_OF_SERVICE: "{limit:why}; out of service: {what:whys}",

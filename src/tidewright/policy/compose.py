@@ -263,8 +263,9 @@ class Composer:
         """A running row as a candidate for preemption."""
         return candidate_of(self.view, self.board, row, cost)
 
-    def force(self, row: int, victims: Column, cost: Callable[[], Column]) -> bool:
-        """Place a row ahead of all others, preempting any of ``victims``, whatever their keys; always at one ``cost``."""
+    def force(self, row: int, victims: Column, cost: Callable[[], Column], within_us: int = 0) -> bool:
+        """Place a row ahead of all others, preempting any of ``victims``, whatever their keys; always at one ``cost``.
+        ``within_us``: see ``Suspend``."""
         request = self.request(row)
         if self._start(row, request):
             return True
@@ -278,7 +279,7 @@ class Composer:
         if room is None:
             return False
         self._replan.update(dict.fromkeys(room.suspended, True))
-        self._note(PlanStep(row, *room))
+        self._note(PlanStep(row, *room, within_us=within_us))
         return True
 
     def reserve(self, row: int) -> None:

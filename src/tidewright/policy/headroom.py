@@ -58,8 +58,10 @@ class Headroom:
         """Place the rows that cannot wait, on any free devices; then take off the board what is kept from the others."""
         if not self._wanted:
             return
-        jobs, judged = self.view.jobs, self.judged
-        urgent = jobs.waiting & ~LOOSE[judged.cls] & (judged.slack <= self._needs_us) & ~composer.touched
+        judged = self.judged
+        urgent = (
+            composer.preferences.waiting & ~LOOSE[judged.cls] & (judged.slack <= self._needs_us) & ~composer.touched
+        )
         composer.fill(urgent.nonzero()[0])
         self.kept = tuple(self._parts(composer))
         composer.board.acquire(self.kept)

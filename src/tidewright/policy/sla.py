@@ -8,7 +8,8 @@ job's weight goes first. Estimates of run time are trusted as far as earlier one
 and to elastic jobs that save the most time by growing. Victims are chosen to lose the fewest device-seconds, by measured save
 and restore costs; no job is preempted before its run has paid for its pause, and inside a class only for one with less than
 half its work left. Where free devices do not lie together, running jobs are migrated if that costs little. Where devices
-take long to be released, some are kept free for jobs whose promise cannot wait for that (``policy.headroom``).
+take long to be released, some are kept free for jobs whose promise cannot wait for that (``policy.headroom``). Services with a
+reclaim deadline take back what they have lent within it (``policy.reclaim``).
 
 Wait is bounded for every job, basic ones included, whatever arrives later: see ``policy.overdue.bound_us``.
 """
@@ -36,6 +37,7 @@ from .headroom import Headroom
 from .overdue import OverdueQueue, WaitBound, overdue
 from .preferences import Preferences, least, median, next_settled, settles_after, suspendable
 from .promise import SHORT_PAUSE_US, Class, Promise, promises, within_class
+from .reclaim import Reclaim
 from .upgrade import upgrade
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
@@ -83,10 +85,10 @@ class Sla:
         """Overdue rows, then promises, then spare capacity."""
         jobs = view.jobs
         judged = promises(view, self.pressing, self.aging_us, self.brief_us)
-        queue = OverdueQueue(view, self.wait_bound, judged.left)
+        queue, reclaim = OverdueQueue(view, self.wait_bound, judged.left), Reclaim(view, judged.key)
         preferences = Preferences(
             key=judged.key,
-            waiting=jobs.waiting,
+            waiting=reclaim.waiting(),
             why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if queue.overdue[row] else 0, row),
             victims=lambda: self._victims(view, judged, queue),
             may_preempt=judged.cls != _STANDARD,
@@ -94,6 +96,7 @@ class Sla:
         )
         composer, headroom = Composer(view, preferences), Headroom(view, judged, self.headroom)
         if queue.serve(composer, lambda: _cost(view, judged)):
+            reclaim.serve(composer, ~queue.served, lambda: _cost(view, judged))
             headroom.open(composer)
             composer.rearrange()
             self._reserve(view, composer, judged)
@@ -106,8 +109,9 @@ class Sla:
         # Nothing was free and none could be preempted: the first is given a reason.
         if not composer.unplaced and np.count_nonzero(still):
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
+        composer.unplaced += reclaim.kept_out
         plan = composer.plan(self._wake(view, composer, judged, queue, headroom))
-        said = (headroom.explained(composer, one) for one in plan.blocked)
+        said = (reclaim.explained(headroom.explained(composer, one)) for one in plan.blocked)
         return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in said))
 
     def order(self, view: View) -> QueueOrder:

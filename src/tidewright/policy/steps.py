@@ -25,6 +25,8 @@ class PlanStep(Struct):
     suspended: tuple[int, ...] = ()
     shrunk: tuple[tuple[int, Allocation], ...] = ()
     migrated: tuple[tuple[int, Allocation], ...] = ()
+    within_us: int = 0
+    """Within so long the suspended rows are to release their devices; 0: no matter."""
 
     @property
     def displaces(self) -> bool:
@@ -53,7 +55,9 @@ def step_moves(
     ids, why = view.jobs.id, given(why)
     job = ids.item(step.row)
     parting, aside = Code.PREEMPTED_FOR(job, why), Code.MIGRATED_FOR(job, why)
-    moves: list[Move] = [Suspend(ids.item(row), parting, replan.get(row, False)) for row in step.suspended]
+    moves: list[Move] = [
+        Suspend(ids.item(row), parting, replan.get(row, False), step.within_us) for row in step.suspended
+    ]
     moves.extend(Resize(ids.item(row), kept, parting) for row, kept in step.shrunk)
     moves.extend(Migrate(ids.item(row), elsewhere, aside) for row, elsewhere in step.migrated)
     resumes, allocation = view.jobs.state.item(step.row) == _SUSPENDED, step.allocation

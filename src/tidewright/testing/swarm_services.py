@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..base.units import SECOND
 from ..engine import commands as co
 from ..engine import events as ev
 from ..model.job import State
@@ -40,6 +41,7 @@ class ServiceSwarm(ClientSwarm):
         service = ServiceSpec(
             name=name, replica=spec, min_replicas=least, max_replicas=max(1, least + rng.randrange(3)),
             reports_ready=from_image or rng.random() < 0.5, from_image=from_image,
+            reclaim_us=rng.choice((0, SECOND)),
         )  # fmt: skip
         return ev.DeployService(service, op_id)
 

@@ -91,6 +91,12 @@ def _with_options_of_run(deploy: click.Command) -> click.Command:
     "--once", is_flag=True, help="With --model: no request is run again on another replica when its own is lost."
 )
 @click.option(
+    "--reclaim",
+    type=DURATION,
+    metavar="TIME",
+    help="Devices lent to jobs of lower tiers return to further replicas within TIME, e.g. 1s; see docs/serving.md.",
+)
+@click.option(
     "--scale-down-delay",
     type=DURATION,
     metavar="TIME",
@@ -124,7 +130,7 @@ def deploy(session: Session, /, **given: Any) -> None:
     least, most = given.pop("replicas")
     name = given.pop("name")
     model, objective, batching, once = (given.pop(option) for option in ("model", "objective", "batching", "once"))
-    from_image, scale_down = given.pop("from_image"), given.pop("scale_down_delay")
+    from_image, scale_down, reclaim = (given.pop(option) for option in ("from_image", "scale_down_delay", "reclaim"))
     if bool(model) == bool(given["argv"]):
         raise UsageError("give a COMMAND after --, or --model MODULE:NAME", "see tide serve deploy --help")
     if model:
@@ -140,7 +146,7 @@ def deploy(session: Session, /, **given: Any) -> None:
         check_program(spec)
     service = ServiceSpec(
         name=name, replica=spec, min_replicas=least, max_replicas=most, reports_ready=bool(model), from_image=from_image,
-        scale_down_us=MINUTE if scale_down is None else scale_down,
+        scale_down_us=MINUTE if scale_down is None else scale_down, reclaim_us=reclaim or 0,
     )  # fmt: skip
     reply = session.client().deploy(service)
     if reply.warning:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...model.cause import Cause, Code
-from ...model.service import ServiceSpec
+from ...model.service import ReclaimTerms, ServiceSpec
 from ...plan.reasons import Reason
 
 
@@ -61,6 +61,16 @@ def is_ready(record: ServiceRecord, job: int, attempt: int) -> bool:
     return not record.spec.reports_ready or record.ready.get(job) == attempt
 
 
+def reclaim_terms(record: ServiceRecord) -> ReclaimTerms:
+    """What the service may claim, as planners see it."""
+    spec = record.spec
+    return ReclaimTerms(
+        service=spec.name, deadline_us=spec.reclaim_us, tier=int(spec.replica.tier_rank), devices=spec.replica.devices,
+        kinds=spec.replica.device_types, most=spec.max_replicas,
+        replicas=tuple(job for job in record.replicas if job not in record.retired and job != record.image_job),
+    )  # fmt: skip
+
+
 class ServiceBook:
     """All services by name, and those that need another look."""
 
@@ -71,6 +81,11 @@ class ServiceBook:
     def of_replica(self, service: str) -> ServiceRecord | None:
         """The record behind ``JobSpec.service``; None for a job that is no replica."""
         return self.records.get(service) if service else None
+
+    def reclaims(self) -> tuple[ReclaimTerms, ...]:
+        """What services with a reclaim deadline may claim."""
+        records = self.records.values()
+        return tuple(reclaim_terms(one) for one in records if one.spec.reclaim_us and not one.deleted)
 
     def is_image(self, service: str, job: int) -> bool:
         """Whether a replica is, or is becoming, the image that others start from."""

@@ -52,6 +52,9 @@ def deploy(book: Book, event: ev.DeployService) -> None:
             record.version, record.ends, record.pause_until = record.version + 1, 0, 0
             record.restarts, record.last_restart = 0, None
             record.image_tries, record.image_error = 0, None
+        book.forced = book.forced or bool(
+            record.spec.reclaim_us or spec.reclaim_us
+        )  # others may use what it claims no more
         record.spec = spec
         record.wanted = min(max(record.wanted, spec.min_replicas), spec.max_replicas)
     book.services.changed[spec.name] = True
@@ -82,6 +85,7 @@ def delete(book: Book, event: ev.DeleteService) -> None:
     record = known(book, event.name, event.op_id)
     if record is not None:
         record.deleted = True
+        book.forced = book.forced or bool(record.spec.reclaim_us)
         book.services.changed[event.name] = True
         answer(book, Reply(event.op_id))
 
