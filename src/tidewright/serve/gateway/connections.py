@@ -124,7 +124,9 @@ class BoundedConnection:
 
     def _late(self) -> None:
         self._disarm()
-        log.info("a connection is closed: no whole request came in time, or its header is larger than %d bytes", MAX_HEADER)
+        log.info(
+            "a connection is closed: no whole request came in time, or its header is larger than %d bytes", MAX_HEADER
+        )
         with contextlib.suppress(OSError):
             self.transport.abort()
 
