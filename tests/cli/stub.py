@@ -178,7 +178,9 @@ class Stub:
         )
         vision = ServiceView(
             name="vision", state="updating", version=2, wanted=2, running=1, min_replicas=1, max_replicas=4, tier="premium",
-            devices=1, since=NOW - 5_000_000, ends=3, replicas=replicas, command="python server.py", user="ada",
+            devices=1, since=NOW - 5_000_000, ends=3, replicas=replicas, restarts=4,
+            last_end="out of memory: rank 0 passed its limit of 4GiB (--mem)", last_end_job=29, last_end_at=NOW - 2_000_000,
+            command="python server.py", user="ada",
         )  # fmt: skip
         return ServiceList(services=(vision,), now=NOW)
 

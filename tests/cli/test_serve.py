@@ -58,10 +58,11 @@ def test_programs_that_are_not_there_are_refused_at_once(tide: Terminal) -> None
 
 def test_ls(tide: Terminal) -> None:
     lines = [line.split() for line in tide("serve", "ls").out.splitlines()]
-    assert lines[1] == ["vision", "updating", "1/2", "1:4", "2", "premium", "1", "31,30"]
+    assert lines[1] == ["vision", "updating", "1/2", "1:4", "2", "4", "premium", "1", "31,30"]
     found = tide("serve", "ls", "vision")
     assert found.out.startswith("vision: updating, version 2, deployed 5.0s ago\n")
-    assert [line.split()[:4] for line in found.out.splitlines()[2:]] == [
+    assert "4 restarts; job 29 ended 2.0s ago: out of memory: rank 0 passed its limit of 4GiB (--mem)\n" in found.out
+    assert [line.split()[:4] for line in found.out.splitlines()[3:]] == [
         ["31", "vision-1", "running", "2"], ["30", "vision-0", "stopping", "1"],
     ]  # fmt: skip
     assert "is being stopped" in found.out and "3 replicas ended soon after one another" in found.err

@@ -135,6 +135,23 @@ def test_replicas_that_end_are_made_anew_after_growing_pauses() -> None:
     assert running(pool)
 
 
+def test_restarts_of_a_version_are_counted_and_the_last_end_is_kept() -> None:
+    pool = world()
+    deploy(pool, service(2))
+    record = pool.engine.book.services.records["vision"]
+    assert (record.restarts, record.last_restart) == (0, None)
+    first, second = running(pool)
+    pool.later(SECOND, ev.Exited(first, 1, 137, why=Code.OUT_OF_MEMORY(0, 2**30)))
+    assert record.last_restart is not None and record.last_restart.why == Code.OUT_OF_MEMORY(0, 2**30)
+    pool.later(SECOND, ev.Exited(second, 1, 0))
+    assert record.restarts == 2 and record.last_restart.job == second
+    scale(pool, 1)
+    wait(pool, MINUTE)
+    assert record.restarts == 2  # what is stopped because it is not needed is no restart
+    deploy(pool, service(2, devices=2))
+    assert (record.restarts, record.last_restart) == (0, None)
+
+
 def test_a_replica_that_its_user_cancels_is_made_anew() -> None:
     pool = world()
     deploy(pool, service(1, 1))

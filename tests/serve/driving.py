@@ -63,22 +63,27 @@ def drive(
         wake_us = step.wake_us
         found.refused += step.refused
         for batch in step.dispatches:
-            taken_us = round(true_us[batch.model][len(batch.requests)] * slower[len(found.dispatched) % len(slower)])
+            taken_us = round(true_us[batch.model][batch.items] * slower[len(found.dispatched) % len(slower)])
             found.dispatched.append(batch)
             heappush(ends, (now_us + taken_us, batch.replica))
     return found
 
 
 def arrivals(
-    gaps_us: Sequence[int], objectives: Sequence[int], names: Sequence[str] = ("m",), best_effort_every: int = 0
+    gaps_us: Sequence[int],
+    objectives: Sequence[int],
+    names: Sequence[str] = ("m",),
+    best_effort_every: int = 0,
+    items: Sequence[int] = (1,),
 ) -> list[InferenceRequest]:
-    """Requests with these gaps; models and objectives take turns, each ``best_effort_every``-th has no deadline."""
+    """Requests with these gaps; models, objectives and numbers of items take turns, some have no deadline."""
     made, now_us = [], 0
     for index, gap_us in enumerate(gaps_us):
         now_us += gap_us
         idle = best_effort_every > 0 and index % best_effort_every == 0
         deadline_us = NO_DEADLINE if idle else now_us + objectives[index % len(objectives)]
-        made.append(InferenceRequest(index, names[index % len(names)], now_us, deadline_us, idle, bytes=10))
+        name, count = names[index % len(names)], items[index % len(items)]
+        made.append(InferenceRequest(index, name, now_us, deadline_us, idle, bytes=10, items=count))
     return made
 
 

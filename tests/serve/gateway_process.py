@@ -17,19 +17,23 @@ import msgspec
 from tidewright.serve.replica.link import GATEWAY, OPTIONS, ServingOptions
 
 GATEWAY_CODE = """
-import sys
+import json, sys
 from pathlib import Path
 from tidewright.app.serving import run_gateway
-run_gateway(Path(sys.argv[1]), "127.0.0.1:0", None, sys.argv[2], 100_000)
+from tidewright.wire.connections import Limits
+limits = Limits(**json.loads(sys.argv[3])) if sys.argv[3:] else None
+run_gateway(Path(sys.argv[1]), "127.0.0.1:0", None, sys.argv[2], 100_000, limits)
 """
 
 
 class Serving:
     """A gateway without a controller, and replicas started by hand."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, **limits: float) -> None:
         self.state, self.processes = state, list[subprocess.Popen[bytes]]()
-        self.gateway = self._start([sys.executable, "-c", GATEWAY_CODE, str(state), ""], {})
+        self.gateway = self._start(
+            [sys.executable, "-c", GATEWAY_CODE, str(state), "", *([json.dumps(limits)] if limits else [])], {}
+        )
         self.until(lambda: (state / "serve.address").exists())
 
     def _start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:

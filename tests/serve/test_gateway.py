@@ -16,6 +16,8 @@ import pytest
 
 from .gateway_process import GATEWAY_CODE, Serving
 
+WARMED_UP = 4 * (1 + 2 + 4 + 8)
+"""Items of the zeros that a model of up to 8 is run on before it is ready."""
 pytestmark = pytest.mark.processes
 
 
@@ -81,6 +83,23 @@ def test_requests_are_batched_and_one_that_fails_spoils_no_other(serving: Servin
         assert status == (500 if at % 7 == 0 else 200)
         if status == 200:
             assert said["outputs"][0]["data"] == [3.0 * at]
+
+
+def test_no_batch_has_more_items_than_the_model_takes(serving: Serving, tmp_path: Path) -> None:
+    serving.replica("sizes", env={"SIZES": str(tmp_path / "sizes")})
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda at: serving.infer("sizes", at, items=1 + at % 8), range(60)))
+    assert [status for status, _, _ in found] == [200] * 60
+    assert all(said["outputs"][0]["shape"] == [1 + at % 8, 3] for at, (_, said, _) in enumerate(found))
+    sizes = [int(line) for line in (tmp_path / "sizes").read_text().split()]
+    served = sum(1 + at % 8 for at in range(60))
+    assert max(sizes) <= 8 and sum(sizes) == served + WARMED_UP
+    batches = float(
+        serving.ask("GET", "/metrics")[1].decode().partition('batch_size_sum{service="sizes"} ')[2].split()[0]
+    )
+    assert batches == served  # each batch of the gateway is one of the model
+    status, said, _ = serving.infer("sizes", 1, items=9)
+    assert status == 400 and "1 to 8; the model takes x FP32 [batch, 3]" in said["error"]
 
 
 def test_a_replica_that_dies_is_replaced_by_another_once(serving: Serving, tmp_path: Path) -> None:

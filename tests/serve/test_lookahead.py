@@ -14,15 +14,15 @@ from .driving import POLICIES, PROFILES, served
 
 
 @given(PROFILES, POLICIES, st.lists(st.integers(0, 30_000), min_size=1, max_size=5),
-       st.lists(st.tuples(st.integers(0, 4_000), st.integers(0, 60_000)), max_size=60))  # fmt: skip
+       st.lists(st.tuples(st.integers(0, 4_000), st.integers(0, 60_000), st.integers(1, 5)), max_size=60))  # fmt: skip
 def test_the_short_cut_finds_what_planning_anew_finds(
-    profile: BatchProfile, policy: str, free: list[int], arrivals: list[tuple[int, int]]
+    profile: BatchProfile, policy: str, free: list[int], arrivals: list[tuple[int, int, int]]
 ) -> None:
     lane, free_us = ModelLane(served(profile, 40_000, policy), True), dict(enumerate(free))
     kept, now_us = Lookahead([lane], free_us), 0
-    for number, (gap_us, objective_us) in enumerate(arrivals):
+    for number, (gap_us, objective_us, items) in enumerate(arrivals):
         now_us += gap_us
-        request = InferenceRequest(number, "m", now_us, now_us + objective_us)
+        request = InferenceRequest(number, "m", now_us, now_us + objective_us, items=min(items, profile.max_batch))
         anew = Lookahead([lane], free_us)
         place = kept.place(now_us, lane, request)
         assert place == anew.place(now_us, lane, request)

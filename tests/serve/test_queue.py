@@ -15,13 +15,13 @@ ACTIONS = st.lists(st.one_of(st.tuples(st.just("push"), st.integers(0, 50)), st.
                              st.tuples(st.just("remove"), st.integers(0, 60))), max_size=200)  # fmt: skip
 
 
-@given(ACTIONS)
-def test_a_queue_is_a_sorted_list(actions: list[tuple[str, int]]) -> None:
+@given(ACTIONS, st.integers(1, 4))
+def test_a_queue_is_a_sorted_list(actions: list[tuple[str, int]], sizes: int) -> None:
     queue, model = DeadlineQueue(10**6, 10**9), list[InferenceRequest]()
     made: list[InferenceRequest] = []
     for action, value in actions:
         if action == "push":
-            request = InferenceRequest(len(made), "m", 0, value, bytes=value)
+            request = InferenceRequest(len(made), "m", 0, value, bytes=value, items=1 + value % sizes)
             made.append(request)
             assert queue.is_last(request) == (sorted([*model, request], key=by_deadline)[-1] is request)
             queue.push(request)
@@ -35,6 +35,11 @@ def test_a_queue_is_a_sorted_list(actions: list[tuple[str, int]]) -> None:
             model = [request for request in model if request is not made[value]]
         assert [queue.at(index) for index in range(len(queue))] == model
         assert queue.bytes == sum(request.bytes for request in model)
+        assert queue.items == sum(request.items for request in model)
+        start = value % (len(model) + 1)
+        count, items = queue.fitting(value, start)
+        assert items == sum(request.items for request in model[start : start + count]) <= value
+        assert start + count == len(model) or items + model[start + count].items > value
 
 
 def by_deadline(request: InferenceRequest) -> tuple[int, int]:

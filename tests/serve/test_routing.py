@@ -16,46 +16,57 @@ from tidewright.serve.routing import PoolSettings, Router, RouterCounts
 from .driving import ADMISSIONS, GAPS_US, POLICIES, PROFILES, arrivals, drive, served
 
 TEN = affine(1_000, 9_000, 10)
+ITEMS = st.lists(st.integers(1, 12), min_size=1, max_size=5)
 OBJECTIVES_US = st.lists(st.integers(1_000, 80_000), min_size=1, max_size=3)
 
 
+def bounded(items: list[int], *profiles: BatchProfile) -> list[int]:
+    """Numbers of items that a batch of each can hold."""
+    return [min(count, *(profile.max_batch for profile in profiles), 1000) for count in items]
+
+
 @given(PROFILES, PROFILES, POLICIES, ADMISSIONS, GAPS_US, OBJECTIVES_US, st.integers(1, 4), st.integers(0, 4),
-       st.lists(st.floats(0.5, 2.0), min_size=1, max_size=5))  # fmt: skip
+       st.lists(st.floats(0.5, 2.0), min_size=1, max_size=5), ITEMS)  # fmt: skip
 def test_no_request_is_lost_or_answered_twice(
     first: BatchProfile, second: BatchProfile, policy: str, admission: AdmissionRule, gaps: list[int],
     objectives: list[int], replicas: int, best_effort_every: int, slower: list[float],
+    items: list[int],
 ) -> None:  # fmt: skip
     models = [served(first, 50_000, policy, "a"), served(second, 30_000, policy, "b")]
-    requests = arrivals(gaps, objectives, ("a", "b"), best_effort_every)
-    settings = PoolSettings(admission, best_effort_us=60_000)
+    items = bounded(items, first, second)
+    requests = arrivals(gaps, objectives, ("a", "b"), best_effort_every, items)
+    settings = PoolSettings(admission, best_effort_us=150_000)
     found = drive(models, requests, replicas, settings, slower)
     assert found.fates() == [request.id for request in requests]
     assert set(found.completed_us) == {request.id for batch in found.dispatched for request in batch.requests}
     limits = {"a": first.max_batch, "b": second.max_batch}
     for batch in found.dispatched:
-        assert 1 <= len(batch.requests) <= limits[batch.model]
+        assert 1 <= batch.items <= limits[batch.model]
         assert {(request.model, request.best_effort) for request in batch.requests} == {
             (batch.model, batch.best_effort)
         }
         assert list(batch.requests) == sorted(batch.requests, key=lambda request: (request.deadline_us, request.id))
 
 
-@given(PROFILES, st.sampled_from(["deadline", "deferred"]), GAPS_US, OBJECTIVES_US, st.integers(1, 4))
+@given(PROFILES, st.sampled_from(["deadline", "deferred"]), GAPS_US, OBJECTIVES_US, st.integers(1, 4), ITEMS)
 def test_without_noise_every_admitted_request_meets_its_deadline(
-    profile: BatchProfile, policy: str, gaps: list[int], objectives: list[int], replicas: int
+    profile: BatchProfile, policy: str, gaps: list[int], objectives: list[int], replicas: int, items: list[int]
 ) -> None:
-    found = drive([served(profile, 40_000, policy)], arrivals(gaps, objectives), replicas, PoolSettings())
+    requests = arrivals(gaps, objectives, items=bounded(items, profile))
+    found = drive([served(profile, 40_000, policy)], requests, replicas, PoolSettings())
     assert all(refusal.code is not RefusalCode.LATE for refusal in found.refused)
     for batch in found.dispatched:
         assert all(found.completed_us[request.id] <= request.deadline_us for request in batch.requests)
 
 
-@given(PROFILES, PROFILES, GAPS_US, OBJECTIVES_US, st.integers(1, 3), st.integers(0, 3))
+@given(PROFILES, PROFILES, GAPS_US, OBJECTIVES_US, st.integers(1, 3), st.integers(0, 3), ITEMS)
 def test_nor_do_several_models_and_best_effort_break_a_promise(
-    first: BatchProfile, second: BatchProfile, gaps: list[int], objectives: list[int], replicas: int, every: int
-) -> None:
+    first: BatchProfile, second: BatchProfile, gaps: list[int], objectives: list[int], replicas: int, every: int,
+    items: list[int],
+) -> None:  # fmt: skip
     models = [served(first, 40_000, "deferred", "a"), served(second, 60_000, "deferred", "b")]
-    found = drive(models, arrivals(gaps, objectives, ("a", "b"), every), replicas, PoolSettings(best_effort_us=50_000))
+    requests = arrivals(gaps, objectives, ("a", "b"), every, bounded(items, first, second))
+    found = drive(models, requests, replicas, PoolSettings(best_effort_us=50_000))
     assert all(refusal.code is not RefusalCode.LATE for refusal in found.refused)
     for batch in found.dispatched:
         assert all(found.completed_us[request.id] <= request.deadline_us for request in batch.requests)
@@ -154,6 +165,35 @@ def test_the_batch_of_a_lost_replica_waits_again_and_a_leaving_one_completes_its
     assert router.completed(12_000, 1) == batch
     with pytest.raises(Bug):
         router.completed(12_000, 1)
+
+
+def test_a_request_of_many_items_counts_as_so_many() -> None:
+    router = Router([served(TEN, 50_000, "eager")], PoolSettings())
+    router.add_replica(0, 0)
+    for number, items in enumerate((4, 5, 2)):
+        assert router.arrive(0, InferenceRequest(number, "m", 0, 60_000, items=items)) is None
+    (batch,) = router.poll(0).dispatches
+    assert [request.id for request in batch.requests] == [0, 1]  # with the third it would be 11 of at most 10
+    assert batch.items == 9 and batch.predicted_us == 18_000
+    assert router.waiting("m") == (1, 0) and router.waiting_items("m") == 2
+    assert router.predicted_us("m", 10) == 19_000
+    for items in (0, 11):
+        with pytest.raises(UsageError, match="1 to 10, the largest batch"):
+            router.arrive(0, InferenceRequest(9, "m", 0, 60_000, items=items))
+
+
+def test_a_request_above_the_limit_of_the_policy_is_a_batch_of_its_own() -> None:
+    found = drive(
+        [served(TEN, 50_000, "eager:max_batch=3")], arrivals([0, 0, 0], [90_000], items=(2, 7, 2)), 1, PoolSettings()
+    )
+    assert [[request.id for request in batch.requests] for batch in found.dispatched] == [[0], [1], [2]]
+
+
+def test_a_request_that_only_its_items_make_late_is_refused_once_it_is_the_first() -> None:
+    requests = arrivals([0, 0], [15_000], items=(1, 8))
+    found = drive([served(TEN, 50_000, "eager:max_batch=1")], requests, 2, PoolSettings(AdmissionRule.LATE))
+    assert [batch.requests for batch in found.dispatched] == [(requests[0],)]
+    assert [(refusal.request, refusal.code) for refusal in found.refused] == [(requests[1], RefusalCode.LATE)]
 
 
 def test_what_happened_is_counted() -> None:

@@ -69,7 +69,7 @@ class Rig:
         self.now_us = MINUTE
         self.pool = ServicePool("m", lambda: self.now_us, GatewayMeasures().of("m"), lambda job: None)
         self.waiting = 0
-        self.pool.waiting = lambda: self.waiting  # type: ignore[method-assign]
+        self.pool.waiting_items = lambda: self.waiting  # type: ignore[method-assign]
         options = ServingOptions(service="m", model="app:m", objective_us=OBJECTIVE_US)
         samples = tuple((size, PROFILE.table().us[size]) for size in (1, 8))
         hello = ReplicaHello(1, 1, options, ModelSignature((), (), 8), samples)
@@ -81,7 +81,7 @@ class Rig:
         for _ in range(200):
             self.now_us += OBJECTIVE_US // 200
             self.waiting += 1
-            self.pool.arrivals(self.now_us, False)
+            self.pool.arrivals(self.now_us, False, 1)
 
 
 async def until(true: object) -> None:
@@ -113,7 +113,7 @@ def test_a_call_that_was_refused_is_made_again() -> None:
             rig.spike()
             await rig.scaling.meet_surges()
             assert controller.calls == [4] and rig.scaling.known["m"].wanted == 1
-            rig.pool.arrivals(rig.now_us, True)
+            rig.pool.arrivals(rig.now_us, True, 1)
             controller.refuses = None
             await rig.scaling.meet_surges()
             assert controller.calls == [4, 4] and rig.scaling.known["m"].wanted == 4
@@ -128,7 +128,7 @@ def test_a_steady_load_makes_no_surge() -> None:
         await rig.scaling.look()
         for _ in range(100):
             rig.now_us += SECOND // 100
-            rig.pool.arrivals(rig.now_us, False)
+            rig.pool.arrivals(rig.now_us, False, 1)
         await rig.scaling.meet_surges()
         assert not controller.calls
 

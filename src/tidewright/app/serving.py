@@ -19,6 +19,7 @@ from ..serve.batching.registry import make_batcher
 from ..serve.gateway.main import ADDRESS, SOCKET, serve_gateway
 from ..serve.gateway.scaling import ServiceController
 from ..serve.replica.link import GATEWAY, OPTIONS, ServingOptions
+from ..wire.connections import Limits
 from ..wire.state_files import make_private
 from ..wire.trust import is_loopback
 
@@ -39,10 +40,16 @@ def replica_command(
 
 
 def run_gateway(
-    state: Path, listen: str, controller: ServiceController | None, token: str = "", max_body: int = MAX_BODY
+    state: Path,
+    listen: str,
+    controller: ServiceController | None,
+    token: str = "",
+    max_body: int = MAX_BODY,
+    limits: Limits | None = None,
 ) -> None:
     """Take requests on a loopback ``HOST:PORT`` until SIGTERM or SIGINT. ``token``: what they must bring as bearer; empty:
-    nothing. Raises UsageError, and Conflict where a gateway of the state directory runs already."""
+    nothing. ``limits``: of clients' connections; None: as open files allow. Raises UsageError,
+    and Conflict where a gateway of the state directory runs already."""
     host = listen.rpartition(":")[0].strip("[]")
     if host and not is_loopback(host):
         raise UsageError(
@@ -50,7 +57,9 @@ def run_gateway(
         )
     make_private(state)
     with tcp_socket(listen) as listening:
-        serve_gateway(state, listening, controller, lambda app: TokenAuth(app, token) if token else app, max_body)
+        serve_gateway(
+            state, listening, controller, lambda app: TokenAuth(app, token) if token else app, max_body, limits
+        )
 
 
 def gateway_status(state: Path) -> dict[str, Any]:

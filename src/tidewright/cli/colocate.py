@@ -66,7 +66,8 @@ PLOT = "--plot"
     help="Planned from wanted to ready, the release of a device by training included.",
 )
 @click.option(
-    "--hold",
+    "--scale-down-delay",
+    "hold",
     type=DURATION,
     default="5m",
     show_default=True,

@@ -118,23 +118,23 @@ class Autoscaler:
         self._wanted: deque[tuple[int, int]] = deque()
         self._stepped_us: int | None = None
         self._window_us = max(1, objective_us // 2)
-        self._recent: deque[int] = deque()
-        """Arrivals of the last window."""
+        self._recent: deque[tuple[int, int]] = deque()
+        """Arrivals of the last window, and their items."""
         self._decided: int | None = None
         self._seen = 0
         self._scaled_us: int | None = None
 
-    def arrived(self, now_us: int, refused: bool = False) -> None:
-        """A real-time request came, and may have been refused."""
-        self._count += 1
-        self._refused += refused
+    def arrived(self, now_us: int, refused: bool = False, items: int = 1) -> None:
+        """A real-time request of so many items came, and may have been refused."""
+        self._count += items
+        self._refused += items * refused
         self._last_arrival_us = now_us
-        self._recent.append(now_us)
-        while self._recent[0] <= now_us - self._window_us:
+        self._recent.append((now_us, items))
+        while self._recent[0][0] <= now_us - self._window_us:
             self._recent.popleft()
 
     def surges(self, waiting: int, ready: int) -> bool:
-        """Whether more waits than ``ready`` replicas serve within half the objective: ask ``decide`` at once."""
+        """Whether more items wait than ``ready`` replicas serve within half the objective: ask ``decide`` at once."""
         if not 0 < ready < self.settings.maximum:
             return False
         each = replica_capacity(self._latency, self._objective_us, ready)
@@ -187,9 +187,10 @@ class Autoscaler:
         self._seen = current
 
     def _surely_per_second(self, now_us: int) -> float:
-        """The rate of the last window, less twice the deviation that chance gives it."""
-        count = sum(at > now_us - self._window_us for at in self._recent)
-        return max(0.0, count - 2 * math.sqrt(count)) * SECOND / self._window_us
+        """The rate of the last window, less twice the deviation that chance gives it (compound Poisson)."""
+        items = [count for at, count in self._recent if at > now_us - self._window_us]
+        deviation = math.sqrt(sum(count * count for count in items))
+        return max(0.0, sum(items) - 2 * deviation) * SECOND / self._window_us
 
     def _observe(self, now_us: int) -> None:
         if self._counted_us is not None:

@@ -35,31 +35,38 @@ class ModelLane:
     """One model at work: its queues, its batching policy and what is predicted of it."""
 
     def __init__(self, served: ServedModel, refuses_late: bool) -> None:
-        self.served = served
-        self.batcher = make_batcher(served.batching, served.objective_us)
-        self.predictor = LatencyPredictor(served.profile, served.max_batch)
+        self.serve_as(served)
         self.queue = DeadlineQueue(served.max_queue, served.max_queue_bytes)
         self.best_effort = DeadlineQueue(served.max_queue, served.max_queue_bytes)
-        self.rate = ArrivalRate(max(1, served.objective_us // _BUCKETS_PER_OBJECTIVE), _RATE_BUCKETS)
         self.target = 1
         """The batch that the load needs at present."""
         self._refuses_late = refuses_late
+
+    def serve_as(self, served: ServedModel) -> None:
+        """The objective, the policy and the profile from now on; what waits stays, with the deadlines that it has."""
+        batcher = make_batcher(served.batching, served.objective_us)
+        predictor = LatencyPredictor(served.profile, served.max_batch)
+        self.served, self.batcher, self.predictor = served, batcher, predictor
+        self.rate = ArrivalRate(max(1, served.objective_us // _BUCKETS_PER_OBJECTIVE), _RATE_BUCKETS)
 
     @property
     def us(self) -> list[int]:
         return self.predictor.table.us
 
-    def size(self, start_us: int, first_deadline_us: int, waiting: int) -> int:
+    def size(self, start_us: int, first_deadline_us: int, waiting: int, first: int) -> int:
         """As PlannedLane says. Where late requests are served, a batch of them is as large as it can be."""
         table = self.predictor.table
-        if self._refuses_late and first_deadline_us - start_us < table.us[1]:
+        if self._refuses_late and first_deadline_us - start_us < table.us[first]:
             return 0
         size = self.batcher.size(start_us, first_deadline_us, waiting, table)
-        return size or (0 if self._refuses_late else min(waiting, table.max_batch))
+        if not size:
+            return 0 if self._refuses_late else min(waiting, table.max_batch)
+        return max(size, first)  # a request above the policy's limit is a batch of its own
 
     def window(self, now_us: int) -> tuple[int, int, int]:
-        """(size, earliest start, latest start) of the candidate; the queue is not empty and its first not refused as late."""
-        first, waiting = self.queue.at(0), len(self.queue)
-        size = self.size(now_us, first.deadline_us, waiting)
+        """(requests, earliest start, latest start) of the candidate; the queue is not empty and its first not refused as late."""
+        first, waiting = self.queue.at(0), self.queue.items
+        size = self.size(now_us, first.deadline_us, waiting, first.items)
+        count, items = self.queue.fitting(size)
         earliest_us = self.batcher.earliest(now_us, first.arrived_us, first.deadline_us, waiting, self.predictor.table)
-        return size, earliest_us, first.deadline_us - self.us[size]
+        return count, earliest_us, first.deadline_us - self.us[items]

@@ -25,20 +25,28 @@ class PlannedLane(Protocol):
     def us(self) -> list[int]:
         """Predicted latency by size, microseconds."""
 
-    def size(self, start_us: int, first_deadline_us: int, waiting: int) -> int:
-        """How many of so many waiting requests a batch takes; 0: the first is refused as late."""
+    def size(self, start_us: int, first_deadline_us: int, waiting: int, first: int) -> int:
+        """How many of so many waiting items a batch may take, at least those of the ``first`` request; 0: it is late."""
 
 
 @dataclass(slots=True)
 class _Batch:
     lane: PlannedLane
     start_us: int
-    size: int
+    items: int
     first_deadline_us: int
+    first: int
+    """Items of the first request."""
+    count: int = 1
+    """Requests."""
 
     @property
     def end_us(self) -> int:
-        return self.start_us + self.lane.us[self.size]
+        return self.start_us + self.lane.us[self.items]
+
+    def size_with(self, start_us: int, more: int) -> int:
+        """Items that it may take when it starts then and so many more wait."""
+        return self.lane.size(start_us, self.first_deadline_us, self.items + more, self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +100,13 @@ class Lookahead:
         if now_us > self._until_us or len(self._lanes) > 1 or not lane.queue.is_last(request):
             self.invalidate()
         elif not place.first and self._last is not None:
-            self._last.size += 1
+            self._last.items += request.items
+            self._last.count += 1
         else:
             if self._last is not None:
                 heappush(self._heap, (self._last.end_us, -1))
             heappop(self._heap)
-            self._last = _Batch(lane, place.start_us, 1, request.deadline_us)
+            self._last = _Batch(lane, place.start_us, request.items, request.deadline_us, request.items)
             self._batches += 1
 
     def _refresh(self, now_us: int) -> None:
@@ -107,7 +116,7 @@ class Lookahead:
         last = self._last
         if self._batches == 0:
             self._until_us = now_us
-        elif self._batches == 1 and last and last.lane.size(now_us, last.first_deadline_us, last.size) == last.size:
+        elif self._batches == 1 and last and last.size_with(now_us, 0) == last.items:
             self._until_us = last.start_us = now_us
         else:
             self._run(now_us, None)
@@ -116,12 +125,12 @@ class Lookahead:
         self._refresh(now_us)
         last = self._last
         if last is not None:
-            size = lane.size(last.start_us, last.first_deadline_us, last.size + 1)
-            if size > last.size:
-                return BatchPlace(last.start_us, False, last.start_us + lane.us[size] <= last.first_deadline_us)
+            items = last.items + request.items
+            if last.size_with(last.start_us, request.items) >= items:
+                return BatchPlace(last.start_us, False, last.start_us + lane.us[items] <= last.first_deadline_us)
         start_us = max(self._next_free(), now_us)
-        size = lane.size(start_us, request.deadline_us, 1)
-        return BatchPlace(start_us, True, size > 0 and start_us + lane.us[1] <= request.deadline_us)
+        size = lane.size(start_us, request.deadline_us, request.items, request.items)
+        return BatchPlace(start_us, True, size > 0 and start_us + lane.us[request.items] <= request.deadline_us)
 
     def _next_free(self) -> int:
         free = self._heap[0][0] if self._heap else None
@@ -135,18 +144,19 @@ class Lookahead:
         heapify(heap)
         self._until_us = heap[0][0] if heap else start_us
         self._last, self._batches = None, 0
-        taken = [0] * len(self._lanes)
+        taken, left = [0] * len(self._lanes), [lane.queue.items for lane in self._lanes]
         late, found, entry = 0, None, None
         while heap:
             now_us, replica = heap[0]
-            batch, index, refused = self._choose(now_us, taken)
+            batch, index, refused = self._choose(now_us, taken, left)
             late += refused
             if batch is None:
                 break
             if watched is not None and found is None and batch.lane.queue.at(taken[index]).model == watched.model:
                 found = self._found(batch, taken[index], watched)
             late += batch.end_us > batch.first_deadline_us
-            taken[index] += batch.size
+            taken[index] += batch.count
+            left[index] -= batch.items
             self._last, entry = batch, (batch.end_us, replica)
             heapreplace(heap, entry)
             self._batches += 1
@@ -155,25 +165,30 @@ class Lookahead:
             heapify(heap)
         return late, found
 
-    def _choose(self, now_us: int, taken: list[int]) -> tuple[_Batch | None, int, int]:
-        """The batch that has to start first, its lane's index, and how many requests were refused as late."""
+    def _choose(self, now_us: int, taken: list[int], left: list[int]) -> tuple[_Batch | None, int, int]:
+        """The batch that has to start first, its lane's index, and how many requests were refused as late. By lane, ``taken``:
+        requests that are planned or refused; ``left``: items of the others."""
         best, chosen, best_latest, refused = None, -1, 0, 0
         for index, lane in enumerate(self._lanes):
             size = 0
             while not size and taken[index] < len(lane.queue):
-                deadline_us = lane.queue.at(taken[index]).deadline_us
-                size = lane.size(now_us, deadline_us, len(lane.queue) - taken[index])
+                first = lane.queue.at(taken[index])
+                size = lane.size(now_us, first.deadline_us, left[index], first.items)
                 if not size:
                     taken[index] += 1
+                    left[index] -= first.items
                     refused += 1
-            if size and (best is None or deadline_us - lane.us[size] < best_latest):
-                best, chosen = _Batch(lane, now_us, size, deadline_us), index
-                best_latest = deadline_us - lane.us[size]
+            if size:
+                count, items = lane.queue.fitting(size, taken[index])
+                latest_us = first.deadline_us - lane.us[items]
+                if best is None or latest_us < best_latest:
+                    best, chosen = _Batch(lane, now_us, items, first.deadline_us, first.items, count), index
+                    best_latest = latest_us
         return best, chosen, refused
 
     @staticmethod
     def _found(batch: _Batch, first: int, watched: InferenceRequest) -> tuple[int, bool] | None:
-        for place in range(first, first + batch.size):
+        for place in range(first, first + batch.count):
             if batch.lane.queue.at(place) is watched:
                 return batch.start_us, place == first
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import islice
 
 from ..base.errors import UsageError
 from .request import InferenceRequest, RefusalCode
@@ -14,7 +15,7 @@ _COMPACT = 1024
 class DeadlineQueue:
     """Requests by (deadline, id): those of one deadline in the order of arrival."""
 
-    __slots__ = ("_entries", "_first", "_max_bytes", "_max_length", "bytes")
+    __slots__ = ("_entries", "_first", "_max_bytes", "_max_length", "bytes", "items")
 
     def __init__(self, max_length: int, max_bytes: int) -> None:
         if max_length < 1 or max_bytes < 1:
@@ -23,6 +24,8 @@ class DeadlineQueue:
         self._first = 0
         self._max_length, self._max_bytes = max_length, max_bytes
         self.bytes = 0
+        """Of the requests that wait."""
+        self.items = 0
         """Of the requests that wait."""
 
     def __len__(self) -> int:
@@ -46,6 +49,19 @@ class DeadlineQueue:
         else:
             insort(self._entries, entry, lo=self._first)
         self.bytes += request.bytes
+        self.items += request.items
+
+    def fitting(self, items: int, index: int = 0) -> tuple[int, int]:
+        """(requests, items) of the longest row of requests from ``index`` on that has at most so many items."""
+        if self.items == len(self):
+            count = min(items, len(self) - index)
+            return count, count
+        count = found = 0
+        for entry in islice(self._entries, self._first + index, None):
+            if found + entry[2].items > items:
+                break
+            count, found = count + 1, found + entry[2].items
+        return count, found
 
     def at(self, index: int) -> InferenceRequest:
         """The request that many places behind the first."""
@@ -60,6 +76,7 @@ class DeadlineQueue:
             del self._entries[:stop]
             self._first = 0
         self.bytes -= sum(request.bytes for request in taken)
+        self.items -= sum(request.items for request in taken)
         return taken
 
     def remove(self, request: InferenceRequest) -> bool:
@@ -70,4 +87,5 @@ class DeadlineQueue:
             return False
         del self._entries[index]
         self.bytes -= request.bytes
+        self.items -= request.items
         return True

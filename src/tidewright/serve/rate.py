@@ -23,16 +23,16 @@ class ArrivalRate:
         self.per_second = 0.0
         """As of the last bucket that ended."""
 
-    def add(self, now_us: int) -> bool:
-        """Count one arrival. Returns whether a bucket ended, and ``per_second`` with it."""
+    def add(self, now_us: int, count: int = 1) -> bool:
+        """Count arrivals. Returns whether a bucket ended, and ``per_second`` with it."""
         bucket = now_us // self._bucket_us
         if bucket == self._bucket:
-            self._count += 1
+            self._count += count
             return False
         if self._bucket is not None:
             self._counts.append(self._count)
             for _ in range(min(bucket - self._bucket - 1, self._buckets)):
                 self._counts.append(0)
             self.per_second = sum(self._counts) * SECOND / (len(self._counts) * self._bucket_us)
-        self._bucket, self._count = bucket, 1
+        self._bucket, self._count = bucket, count
         return True

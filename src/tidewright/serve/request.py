@@ -14,6 +14,7 @@ class InferenceRequest:
     """One request for one model. Times are microseconds of the caller's clock; ``id`` is unique and rises with arrival.
 
     ``best_effort``: it fills gaps between real-time requests, and ``deadline_us`` is NO_DEADLINE. ``bytes``: of its inputs.
+    ``items``: what it counts for in a batch, which holds it whole or not at all.
     """
 
     id: int
@@ -22,6 +23,7 @@ class InferenceRequest:
     deadline_us: int = NO_DEADLINE
     best_effort: bool = False
     bytes: int = 0
+    items: int = 1
 
 
 class RefusalCode(StrEnum):
@@ -60,6 +62,11 @@ class BatchDispatch:
     started_us: int
     predicted_us: int
     best_effort: bool = False
+
+    @property
+    def items(self) -> int:
+        """Size of the batch."""
+        return sum(request.items for request in self.requests)
 
 
 @dataclass(frozen=True, slots=True)

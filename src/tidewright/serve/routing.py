@@ -61,8 +61,7 @@ class Router:
         self._lanes = {model.name: ModelLane(model, rule is not AdmissionRule.NONE) for model in models}
         if not models or len(self._lanes) != len(models):
             raise UsageError("a pool needs models with different names", "name each model once")
-        smallest = min(model.objective_us for model in models)
-        self._best_effort_us = smallest // 2 if self._settings.best_effort_us is None else self._settings.best_effort_us
+        self._best_effort_us = self._bound_of_best_effort()
         self._order = tuple(self._lanes.values())
         self._replicas: dict[int, _Replica] = {}
         self._idle: list[int] = []
@@ -74,13 +73,16 @@ class Router:
     # What the caller reports.
 
     def arrive(self, now_us: int, request: InferenceRequest) -> RequestRefusal | None:
-        """A request came. None: it waits, and ``poll`` dispatches or refuses it. Raises NotFound for an unknown model."""
+        """A request came. None: it waits, and ``poll`` dispatches or refuses it. Raises NotFound for an unknown model, UsageError
+        for one with more items than a batch."""
         lane = self._lane(request.model)
-        if not request.best_effort and lane.rate.add(now_us):
+        if not 1 <= request.items < len(lane.us):
+            raise UsageError(f"a request of {request.items} items", f"give 1 to {len(lane.us) - 1}, the largest batch")
+        if not request.best_effort and lane.rate.add(now_us, request.items):
             self._retarget()
         queue = lane.best_effort if request.best_effort else lane.queue
         code = queue.refuses(request) or (
-            self._too_long(lane) if request.best_effort else self._admit(now_us, lane, request)
+            self._too_long(lane, request) if request.best_effort else self._admit(now_us, lane, request)
         )
         if code is not None:
             return self._refuse(now_us, lane, request, code)
@@ -92,8 +94,8 @@ class Router:
         """The batch of a replica completed; what was measured corrects predictions. Returns the batch."""
         batch = self._running(replica)
         lane = self._lane(batch.model)
-        lane.predictor.observed(len(batch.requests), now_us - batch.started_us)
-        lane.batcher.completed(len(batch.requests), now_us - batch.started_us)
+        lane.predictor.observed(batch.items, now_us - batch.started_us)
+        lane.batcher.completed(batch.items, now_us - batch.started_us)
         self.counts.completed += len(batch.requests)
         self.counts.batches += 1
         self._replicas[replica].running = None
@@ -141,15 +143,26 @@ class Router:
             for request in found.running.requests:
                 (lane.best_effort if request.best_effort else lane.queue).push(request)
 
+    def update(self, model: ServedModel) -> None:
+        """A model has another objective, policy or profile from now on. Raises NotFound, UsageError where its largest batch is
+        another one: requests that wait may be as large."""
+        lane = self._lane(model.name)
+        if model.profile.table(model.max_batch).max_batch != lane.predictor.table.max_batch:
+            raise UsageError(f"{model.name} takes batches of another size", "serve it in a pool of its own")
+        lane.serve_as(model)
+        self._best_effort_us = self._bound_of_best_effort()
+        self._retarget()
+        self._lookahead.invalidate()
+
     # What the caller asks.
 
     def poll(self, now_us: int) -> RoutingStep:
         """What to do now. Each dispatch and each refusal is said once."""
         while self._starting and self._starting[0][0] <= now_us:
             insort(self._idle, self._starting.pop(0)[1])
-        refused = self._refuse_late(now_us) if self._settings.admission is not AdmissionRule.NONE else []
+        refused = self._refuse_late(now_us)
         dispatches: list[BatchDispatch] = []
-        wake_us = self._match(now_us, dispatches) if self._idle else None
+        wake_us = self._match(now_us, dispatches, refused) if self._idle else None
         if self._idle:
             self._fill_gaps(now_us, wake_us, dispatches)
         return RoutingStep(tuple(dispatches), tuple(refused), self._wake(wake_us))
@@ -163,9 +176,14 @@ class Router:
         """Numbers of the replicas that are ready or starting, not leaving; rising."""
         return tuple(sorted(self._free_us))
 
-    def predicted_us(self, model: str) -> int:
-        """What a batch of one is predicted to take."""
-        return self._lane(model).us[1]
+    def waiting_items(self, model: str) -> int:
+        """Items of all requests that wait."""
+        lane = self._lane(model)
+        return lane.queue.items + lane.best_effort.items
+
+    def predicted_us(self, model: str, items: int) -> int:
+        """What a batch of so many items is predicted to take."""
+        return self._lane(model).us[items]
 
     def waited_us(self, now_us: int) -> int:
         """How long the first of the real-time requests has waited, over all models."""
@@ -181,13 +199,20 @@ class Router:
         if not self._free_us:
             return RefusalCode.NO_REPLICA
         place = self._lookahead.place(now_us, lane, request)
-        code = verdict(place, now_us, request.deadline_us, lane.us[min(lane.target, len(lane.us) - 1)])
+        code = verdict(
+            place, now_us, request.deadline_us, lane.us[min(max(lane.target, request.items), len(lane.us) - 1)]
+        )
         if code is None:
             self._lookahead.append(now_us, lane, request, place)
         return code
 
-    def _too_long(self, lane: ModelLane) -> RefusalCode | None:
-        return RefusalCode.TOO_LONG if lane.us[1] > self._best_effort_us else None
+    def _bound_of_best_effort(self) -> int:
+        if self._settings.best_effort_us is not None:
+            return self._settings.best_effort_us
+        return min(lane.served.objective_us for lane in self._lanes.values()) // 2
+
+    def _too_long(self, lane: ModelLane, request: InferenceRequest) -> RefusalCode | None:
+        return RefusalCode.TOO_LONG if lane.us[request.items] > self._best_effort_us else None
 
     def _refuse(
         self, now_us: int, lane: ModelLane, request: InferenceRequest, code: RefusalCode, start_us: int | None = None
@@ -197,12 +222,14 @@ class Router:
         if start_us is None:
             start_us = self._behind_all(now_us)
         objective_us = lane.served.objective_us
-        return RequestRefusal(request, code, retry_after_s(start_us, now_us, lane.us[1], objective_us))
+        return RequestRefusal(request, code, retry_after_s(start_us, now_us, lane.us[request.items], objective_us))
 
     def _refuse_late(self, now_us: int) -> list[RequestRefusal]:
+        if self._settings.admission is AdmissionRule.NONE:
+            return []
         late: list[tuple[ModelLane, InferenceRequest]] = []
         for lane in self._order:
-            while len(lane.queue) and not lane.size(now_us, lane.queue.at(0).deadline_us, len(lane.queue)):
+            while len(lane.queue) and self._is_late(now_us, lane):
                 late.append((lane, lane.queue.pop(1)[0]))
         if not late:
             return []
@@ -210,23 +237,28 @@ class Router:
         start_us = self._behind_all(now_us)
         return [self._refuse(now_us, lane, request, RefusalCode.LATE, start_us) for lane, request in late]
 
+    @staticmethod
+    def _is_late(now_us: int, lane: ModelLane) -> bool:
+        first = lane.queue.at(0)
+        return not lane.size(now_us, first.deadline_us, lane.queue.items, first.items)
+
     def _behind_all(self, now_us: int) -> int:
         """When a batch behind all that wait would start: as planned or, where nothing bounds the plan, by its work."""
         if not self._free_us:
             return now_us + self._settings.cold_start_us
         if self._settings.admission is AdmissionRule.DEADLINE:
             return self._lookahead.next_start(now_us)
-        work_us = sum(len(lane.queue) * lane.us[-1] // lane.predictor.table.max_batch for lane in self._order)
+        work_us = sum(lane.queue.items * lane.us[-1] // lane.predictor.table.max_batch for lane in self._order)
         return max(now_us, min(self._free_us.values())) + work_us // len(self._free_us)
 
-    def _match(self, now_us: int, dispatches: list[BatchDispatch]) -> int | None:
+    def _match(self, now_us: int, dispatches: list[BatchDispatch], refused: list[RequestRefusal]) -> int | None:
         """Dispatch candidates to free replicas. Returns when the next window opens, if one is waited for."""
         while self._idle:
             found = sorted(
-                (latest_us, index, size, earliest_us)
+                (latest_us, index, count, earliest_us)
                 for index, lane in enumerate(self._order)
                 if len(lane.queue)
-                for size, earliest_us, latest_us in (lane.window(now_us),)
+                for count, earliest_us, latest_us in (lane.window(now_us),)
             )
             if not found:
                 return None
@@ -239,6 +271,7 @@ class Router:
             elif wake_us > now_us and self._lookahead.late(wake_us) <= self._lookahead.late(now_us):
                 return wake_us
             dispatches.append(self._dispatch(now_us, self._order[chosen[1]], chosen[2], best_effort=False))
+            refused += self._refuse_late(now_us)  # with more items than those before it, the next one may be late alone
         return None
 
     def _fill_gaps(self, now_us: int, wake_us: int | None, dispatches: list[BatchDispatch]) -> None:
@@ -251,18 +284,19 @@ class Router:
             fitting = [
                 (lane.best_effort.at(0).id, index)
                 for index, lane in enumerate(self._order)
-                if len(lane.best_effort) and lane.us[1] <= budget_us
+                if len(lane.best_effort) and lane.us[lane.best_effort.at(0).items] <= budget_us
             ]
             if not fitting:
                 return
             lane = self._order[min(fitting)[1]]
-            size = min(len(lane.best_effort), lane.predictor.table.largest(budget_us))
-            dispatches.append(self._dispatch(now_us, lane, size, best_effort=True))
+            count, _ = lane.best_effort.fitting(lane.predictor.table.largest(budget_us))
+            dispatches.append(self._dispatch(now_us, lane, count, best_effort=True))
 
-    def _dispatch(self, now_us: int, lane: ModelLane, size: int, *, best_effort: bool) -> BatchDispatch:
+    def _dispatch(self, now_us: int, lane: ModelLane, count: int, *, best_effort: bool) -> BatchDispatch:
         replica = self._idle.pop(0)
-        requests = tuple((lane.best_effort if best_effort else lane.queue).pop(size))
-        batch = BatchDispatch(replica, lane.served.name, requests, now_us, now_us + lane.us[size], best_effort)
+        requests = tuple((lane.best_effort if best_effort else lane.queue).pop(count))
+        end_us = now_us + lane.us[sum(request.items for request in requests)]
+        batch = BatchDispatch(replica, lane.served.name, requests, now_us, end_us, best_effort)
         self._replicas[replica].running = batch
         self._free_us[replica] = batch.predicted_us
         self._lookahead.invalidate()
@@ -272,7 +306,8 @@ class Router:
         """The next window, the first request that will be late, the first replica that will be ready."""
         times = [] if window_us is None else [window_us]
         if self._settings.admission is not AdmissionRule.NONE:
-            times += [lane.queue.at(0).deadline_us - lane.us[1] + 1 for lane in self._order if len(lane.queue)]
+            firsts = [(lane, lane.queue.at(0)) for lane in self._order if len(lane.queue)]
+            times += [first.deadline_us - lane.us[first.items] + 1 for lane, first in firsts]
         if self._starting:
             times.append(self._starting[0][0])
         return min(times) if times else None

@@ -147,7 +147,7 @@ class PoolSimulation:
                 self._next_scaling_us = now_us
 
     def _begin(self, dispatch: BatchDispatch) -> None:
-        size = len(dispatch.requests)
+        size = dispatch.items
         taken_us = self._true_us[dispatch.model][size]
         if self._pool.noise:
             taken_us = max(1, round(taken_us * math.exp(self._pool.noise * self._draw.standard_normal())))

@@ -88,6 +88,12 @@ class ServiceView(Struct, frozen=True, kw_only=True):
     """What was wrong with the last image that failed."""
     ends: int = 0
     """Replicas in a row that ended by themselves soon after one another."""
+    restarts: int = 0
+    """Replicas of the present version that ended by themselves and were made anew."""
+    last_end: str = ""
+    """Why the last of these ended."""
+    last_end_job: int = 0
+    last_end_at: int = 0
     replicas: tuple[ReplicaView, ...] = ()
     command: str = ""
     user: str = ""

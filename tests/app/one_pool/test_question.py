@@ -23,7 +23,7 @@ ASKED = [
     "3s",
     "--start-time",
     "10s",
-    "--hold",
+    "--scale-down-delay",
     "20s",
 ]
 

@@ -9,31 +9,41 @@ from rich.table import Table
 from ...report.figure import draw
 from .run import PoolComparison, SplitDay
 
+_PARTS = 288
+"""Of the day, in plots: of five minutes each."""
 _BLUE, _ORANGE, _GREEN = "#0072b2", "#e69f00", "#009e73"
 
 
 def plot(found: PoolComparison) -> bytes:
-    """Devices over the day: those of replicas, those that are wanted, and where the splits lie. Raises UsageError without
-    matplotlib."""
+    """Devices that replicas held and replicas that were wanted over the day, the most within each of its parts, and where the
+    splits lie: SVG. Raises UsageError without matplotlib."""
+    hours = found.day_s / 3600
+    edges = [hours * at / _PARTS for at in range(_PARTS + 1)]
 
     def paint(axes: Any) -> None:
-        for name, colour, label, width in (
-            ("held", _BLUE, "held by replicas", 0.9),
-            ("wanted", _ORANGE, "replicas wanted", 0.6),
-        ):
-            stretches = found.lines[name]
-            edges = [since for since, _, _ in stretches] + [stretches[-1][1]]
-            values = [value for _, _, value in stretches]
-            axes.stairs(values, edges, color=colour, label=label, lw=width, fill=name == "held", alpha=0.8)
+        axes.stairs(
+            _most(found.lines["held"], hours), edges, color=_BLUE, fill=True, alpha=0.45, label="held by replicas"
+        )
+        axes.stairs(_most(found.lines["wanted"], hours), edges, color=_ORANGE, lw=1.0, label="replicas wanted")
         axes.axhline(found.split.serving_devices, color=_GREEN, lw=1.4, label="static split, same attainment")
         axes.axhline(found.peak_split.serving_devices, color=_GREEN, lw=1.0, ls="--", label="static split for the peak")
-        axes.set_xlim(0, found.day_s / 3600)
+        axes.set_xlim(0, hours)
         axes.set_ylim(0, found.devices)
-        axes.set_xlabel("hours of the recorded day")
+        axes.set_xlabel("hours of the day")
         axes.set_ylabel(f"of {found.devices} devices; the rest train")
         axes.legend(loc="upper right")
 
     return draw("one-pool", paint, (7.2, 3.6))
+
+
+def _most(stretches: list[tuple[float, float, int]], hours: float) -> list[int]:
+    """The highest value within each part of the day."""
+    most = [0] * _PARTS
+    for since, to, value in stretches:
+        first, last = int(since / hours * _PARTS), min(int(to / hours * _PARTS), _PARTS - 1)
+        for part in range(first, last + 1):
+            most[part] = max(most[part], value)
+    return most
 
 
 def table(found: PoolComparison) -> Table:

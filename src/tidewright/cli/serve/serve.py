@@ -25,9 +25,11 @@ SERVICES: list[Column[ServiceView]] = [
     Column("REPLICAS", lambda one: f"{one.running}/{one.wanted}", right=True),
     Column("BOUNDS", lambda one: f"{one.min_replicas}:{one.max_replicas}", right=True),
     Column("VERSION", lambda one: str(one.version), right=True),
+    Column("RESTARTS", lambda one: str(one.restarts), right=True),
     Column("TIER", lambda one: one.tier),
     Column("DEVICES", lambda one: str(one.devices), right=True),
     Column("JOBS", lambda one: ",".join(str(replica.job) for replica in one.replicas) or "-"),
+    Column("LAST END", lambda one: one.last_end or "-", wide=True),
     Column("IMAGE", lambda one: f"{one.image}: {one.image_error}" if one.image_error else one.image or "-", wide=True),
     Column("USER", lambda one: one.user or "-", wide=True),
     Column("COMMAND", lambda one: one.command, wide=True),
@@ -207,8 +209,9 @@ def gateway(session: Session, listen: str, token_file: str | None, max_body: int
 @out.output_options
 @pass_session
 def top(session: Session, output: str, headers: bool) -> None:
-    """What the gateway of this machine does: for each service the replicas that are ready, requests that wait, and those so far
-    by how they ended."""
+    """What the gateway of this machine does, by service: replicas that are ready, requests that wait, those so far by
+    how they ended, and how many replicas were made anew because one ended by itself, with the reason of the last such end.
+    """
     from ...app.serving import gateway_status
 
     reply = gateway_status(session.state)
@@ -219,12 +222,14 @@ def top(session: Session, output: str, headers: bool) -> None:
         Column("ANSWERED", lambda one: str(one["requests"].get("ok", 0)), right=True),
         Column("FAILED", lambda one: str(sum(one["requests"].get(name, 0) for name in ("model", "lost"))), right=True),
         Column("REFUSED", lambda one: _refused(one["requests"])),
+        Column("RESTARTS", lambda one: str(one.get("restarts", 0)), right=True),
+        Column("LAST END", lambda one: one.get("last_end") or "-"),
     ]
     out.print_rows(reply["services"], columns, output, headers, lambda one: str(one["name"]), reply)
 
 
 def _refused(requests: dict[str, int]) -> str:
-    found = {code: count for code, count in requests.items() if code not in ("ok", "model", "lost")}
+    found = {code: count for code, count in requests.items() if code not in ("ok", "model", "lost", "gone")}
     return ", ".join(f"{count} {code}" for code, count in sorted(found.items())) or "0"
 
 
@@ -268,6 +273,11 @@ def ls(session: Session, name: str | None, output: str, headers: bool) -> None:
     (service,) = found
     if output == "table":
         out.echo(f"{name}: {service.state}, version {service.version}, deployed {since(service.since, reply.now)} ago")
+        if service.last_end:
+            ago = since(service.last_end_at, reply.now)
+            out.echo(
+                f"{counted(service.restarts, 'restart')}; job {service.last_end_job} ended {ago} ago: {service.last_end}"
+            )
         if service.ends > 1:
             out.note(
                 f"{counted(service.ends, 'replica')} ended soon after one another; see their logs with tide logs JOB"

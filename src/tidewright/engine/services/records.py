@@ -9,6 +9,14 @@ from ...model.service import ReclaimTerms, ServiceSpec
 from ...plan.reasons import Reason
 
 
+class ReplicaEnd(Struct, frozen=True):
+    """How a replica ended by itself, and when."""
+
+    job: int
+    at: int
+    why: Cause
+
+
 class ServiceRecord(Struct, omit_defaults=True):
     """Times are absolute microseconds."""
 
@@ -30,6 +38,10 @@ class ServiceRecord(Struct, omit_defaults=True):
     ends: int = 0
     """Replicas in a row that ended by themselves soon after one another."""
     last_end: int = 0
+    restarts: int = 0
+    """Replicas of this version that ended by themselves, each of which another one follows."""
+    last_restart: ReplicaEnd | None = None
+    """The end of the last of these."""
     pause_until: int = 0
     """No replica is made before this."""
     image_job: int = 0

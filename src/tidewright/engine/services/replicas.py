@@ -19,7 +19,7 @@ from ..requests.admission import answer, enter, refuse
 from ..termination import pause, stop
 from . import start_image
 from .calls import answered, known
-from .records import ServiceRecord, is_ready
+from .records import ReplicaEnd, ServiceRecord, is_ready
 
 RUNTIME_TRIES = 5
 """Failed tries whose pause (``termination.pause``) is kept between two looks for a runtime that is not there."""
@@ -50,6 +50,7 @@ def deploy(book: Book, event: ev.DeployService) -> None:
     else:
         if spec.replica != record.spec.replica:
             record.version, record.ends, record.pause_until = record.version + 1, 0, 0
+            record.restarts, record.last_restart = 0, None
             record.image_tries, record.image_error = 0, None
         book.forced = book.forced or bool(
             record.spec.reclaim_us or spec.reclaim_us
@@ -210,6 +211,9 @@ def _forget_ended(book: Book, record: ServiceRecord) -> None:
         if job == record.image_job:
             record.image_job, retired = 0, True
         record.ready.pop(job, None)
+        if not retired and version == record.version:
+            record.restarts += 1
+            record.last_restart = ReplicaEnd(job, ends[job].end, ends[job].why)
         # Of those that end together the first counts; another program than the present one says nothing of it.
         if retired or version != record.version or book.now < record.pause_until:
             continue

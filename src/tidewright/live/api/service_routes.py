@@ -94,12 +94,15 @@ def service_view(book: Book, record: ServiceRecord) -> ServiceView:
         book.jobs[one.job].state == RUNNING and one.ready and one.version == record.version and not one.retired
         for one in replicas
     )
+    last = record.last_restart
     return ServiceView(
         name=spec.name, state=_state(record, running, replicas), version=record.version, wanted=record.wanted, running=running,
         min_replicas=spec.min_replicas, max_replicas=spec.max_replicas, scale_down_us=spec.scale_down_us,
         tier=spec.replica.tier, devices=spec.replica.devices,
         since=record.deployed, image=_image(book, record), image_job=record.image_job,
         image_error=render(record.image_error) if record.image_error else "", ends=record.ends,
+        restarts=record.restarts, last_end=render(last.why) if last else "", last_end_job=last.job if last else 0,
+        last_end_at=last.at if last else 0,
         replicas=replicas, command=shlex.join(spec.replica.command),
         user=spec.replica.user,
     )  # fmt: skip

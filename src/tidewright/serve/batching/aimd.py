@@ -38,6 +38,6 @@ class AimdBatcher:
 
     def completed(self, batch: int, latency_us: int) -> None:
         if latency_us > self._objective_us:
-            self.limit = max(1, int(batch * self._backoff))
+            self.limit = max(1, min(self.limit, int(batch * self._backoff)))
         elif batch >= self.limit:  # a smaller batch says nothing about the largest
             self.limit = batch + self._step

@@ -17,7 +17,8 @@ class Batcher(Protocol):
     name: str
 
     def size(self, start_us: int, first_deadline_us: int, waiting: int, latency: LatencyTable) -> int:
-        """How many of ``waiting`` requests a batch takes that starts at ``start_us``; its earliest deadline is given.
+        """How many of ``waiting`` items a batch takes that starts at ``start_us``; its earliest deadline is given. Requests are
+        taken whole: as many as fit, and one at least.
 
         0: the first request cannot complete in time, and the policy would rather not run it. At most ``latency.max_batch``.
         """
@@ -27,8 +28,8 @@ class Batcher(Protocol):
     ) -> int:
         """When a batch may start on a replica that is free now: ``now_us`` or before for at once.
 
-        The first to arrive of the ``waiting`` requests and the earliest deadline are given.
+        So many items wait; when the first request came and the earliest deadline are given.
         """
 
     def completed(self, batch: int, latency_us: int) -> None:
-        """A batch of this size took so long."""
+        """A batch of so many items took so long."""

@@ -58,7 +58,15 @@ class Gateway:
         """What ``tide serve top`` shows."""
         return {
             "services": [
-                {"name": name, "replicas": pool.replicas, "waiting": pool.waiting(), "requests": pool.requests}
+                {
+                    "name": name, "replicas": pool.replicas, "waiting": pool.waiting(), "requests": pool.requests,
+                    **self._restarts(name),
+                }
                 for name, pool in sorted(self._pools.items())
             ]
-        }
+        }  # fmt: skip
+
+    def _restarts(self, name: str) -> dict[str, Any]:
+        """As the controller last said."""
+        view = self.scaling.known_service(name)
+        return {"restarts": view.restarts if view else 0, "last_end": view.last_end if view else ""}

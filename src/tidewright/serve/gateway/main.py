@@ -19,7 +19,9 @@ from starlette.types import ASGIApp
 
 from ...base.atomic import write_atomically
 from ...base.errors import Conflict
+from ...wire.connections import Limits, raise_open_files
 from ...wire.state_files import open_own
+from .connections import KEEP_ALIVE_S, bounded_protocol, gateway_limits
 from .gateway import Gateway
 from .http import GatewayRoutes
 from .scaling import ServiceController
@@ -54,11 +56,18 @@ def _only_one(state: Path) -> Iterator[None]:
 
 
 def serve_gateway(
-    state: Path, listening: socket.socket, controller: ServiceController | None, guard: Guard, max_body: int
+    state: Path,
+    listening: socket.socket,
+    controller: ServiceController | None,
+    guard: Guard,
+    max_body: int,
+    limits: Limits | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. ``guard`` wraps the application: who may ask. Raises UsageError, Conflict."""
+    """Serve until SIGTERM or SIGINT. ``guard`` wraps the application: who may ask. ``limits`` None: as open
+    files allow. Raises UsageError, Conflict."""
+    raise_open_files()
     with _only_one(state), asyncio.Runner(loop_factory=_fastest_loop()) as runner:
-        runner.run(_serve(state, listening, controller, guard, max_body))
+        runner.run(_serve(state, listening, controller, guard, max_body, limits))
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -70,20 +79,21 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(
-    state: Path, listening: socket.socket, controller: ServiceController | None, guard: Guard, max_body: int
+    state: Path,
+    listening: socket.socket,
+    controller: ServiceController | None,
+    guard: Guard,
+    max_body: int,
+    limits: Limits | None = None,
 ) -> None:
     gateway = Gateway(state / SOCKET, controller)
     app = guard(GatewayRoutes(gateway, version("tidewright"), max_body).application())
     server = _Server(
         uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=GRACE_S,
-            proxy_headers=False,
+            app, http=bounded_protocol(limits or gateway_limits()), ws="none", lifespan="off", log_level="warning",
+            access_log=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=GRACE_S,
         )
-    )
+    )  # fmt: skip
     loop = asyncio.get_running_loop()
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, lambda: setattr(server, "should_exit", True))

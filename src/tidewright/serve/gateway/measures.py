@@ -16,7 +16,7 @@ class GatewayMeasures:
         of, to = ("service",), self.registry
         name = "tidewright_serve_request_seconds"
         self._latency = Histogram(name, "From arrival to answer.", of, buckets=_LATENCIES, registry=to)
-        self._batch = Histogram("tidewright_serve_batch_size", "Requests of a batch.", of, buckets=_SIZES, registry=to)
+        self._batch = Histogram("tidewright_serve_batch_size", "Items of a batch.", of, buckets=_SIZES, registry=to)
         self._replicas = Gauge("tidewright_serve_replicas", "Replicas that are ready.", of, registry=to)
         self._requests = Counter(
             "tidewright_serve_requests", "Requests by how they ended.", ("service", "result"), registry=self.registry
@@ -40,9 +40,13 @@ class ServiceMeasures:
         self.latency, self.batch, self.replicas = latency, batch, replicas
         self._requests, self._service = requests, service
         self.counts: dict[str, int] = {}
+        self._counters: dict[str, Counter] = {}
 
     def _count(self, result: str) -> None:
-        self._requests.labels(self._service, result).inc()
+        counter = self._counters.get(result)
+        if counter is None:
+            counter = self._counters[result] = self._requests.labels(self._service, result)
+        counter.inc()
         self.counts[result] = self.counts.get(result, 0) + 1
 
     def done(self) -> None:

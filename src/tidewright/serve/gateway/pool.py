@@ -87,8 +87,8 @@ class ServicePool:
         self._pending: dict[int, PendingRequest] = {}
         self._next_request = self._next_replica = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.arrivals: Callable[[int, bool], None] = lambda now_us, refused: None
-        """Called with every real-time request: when it came, and whether it was refused (the autoscaler)."""
+        self.arrivals: Callable[[int, bool, int], None] = lambda now_us, refused, items: None
+        """Called with every real-time request: when it came, whether it was refused, and its items (the autoscaler)."""
 
     @property
     def signature(self) -> ModelSignature | None:
@@ -113,6 +113,10 @@ class ServicePool:
         """Requests that wait."""
         return sum(self.router.waiting(self.name)) if self.router else 0
 
+    def waiting_items(self) -> int:
+        """Items of the requests that wait."""
+        return self.router.waiting_items(self.name) if self.router else 0
+
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def admit(self, items: int, nbytes: int, timeout_us: int = 0, best_effort: bool = False) -> PendingRequest:
@@ -123,14 +127,14 @@ class ServicePool:
             raise Unavailable(f"service {self.name} has no replica yet", "no_replica", 1)
         now, self._next_request = self._clock(), self._next_request + 1
         deadline = NO_DEADLINE if best_effort else now + (timeout_us or hello.options.objective_us)
-        request = InferenceRequest(self._next_request, self.name, now, deadline, best_effort, nbytes)
+        request = InferenceRequest(self._next_request, self.name, now, deadline, best_effort, nbytes, items)
         refusal = router.arrive(now, request)
-        if refusal is not None and refusal.code in _PREDICTED and self._rests():
-            # Only what is predicted of a batch of one is in the way, and only another batch can correct it.
+        if refusal is not None and refusal.code in _PREDICTED and self._rests(items):
+            # Only what is predicted of it alone is in the way, and only another batch can correct it.
             request = replace(request, deadline_us=now + PROBE_US)
             refusal = router.arrive(now, request)
         if not best_effort:
-            self.arrivals(now, refusal is not None)
+            self.arrivals(now, refusal is not None, items)
         if refusal is not None:
             raise self._unavailable(refusal)
         pending = self._pending[request.id] = PendingRequest(request, asyncio.get_running_loop().create_future())
@@ -154,11 +158,11 @@ class ServicePool:
             self.router.cancel(request)
         self._measures.latency.observe((self._clock() - request.arrived_us) / SECOND)
 
-    def _rests(self) -> bool:
+    def _rests(self, items: int) -> bool:
         """Whether there is a replica and nothing for it to do, since nothing is predicted to meet the objective."""
         if self.router is None or self.hello is None or not self._links or self._batches or self.waiting():
             return False
-        return self.router.predicted_us(self.name) > self.hello.options.objective_us
+        return self.router.predicted_us(self.name, items) > self.hello.options.objective_us
 
     def _unavailable(self, refusal: RequestRefusal) -> Unavailable:
         self._measures.refused(refusal.code.value)
@@ -168,22 +172,34 @@ class ServicePool:
 
     def join(self, link: ReplicaLink) -> None:
         """A replica is ready. Raises UsageError where it serves something else than those before it."""
-        if self.hello is None or not self._links or link.hello.signature == self.hello.signature:
-            if self.router is None or self.hello is None or link.hello.signature != self.hello.signature:
-                self.router = Router([served_model(link.hello)], PoolSettings(AdmissionRule.DEADLINE))
-            self.hello = link.hello
-        else:
-            raise UsageError(
-                f"a replica of {self.name} has another signature than the running ones",
-                "deploy it as a service of another name, and delete the old one afterwards",
-            )
+        router = self._router_with(link.hello)
         self._next_replica += 1
         self._numbers[link], self._links[self._next_replica] = self._next_replica, link
-        self.router.add_replica(self._clock(), self._next_replica)
+        router.add_replica(self._clock(), self._next_replica)
         self.first.set()
         self._measures.replicas.set(len(self._links))
         log.info("%s: job %d is ready; %d replicas", self.name, link.hello.job, len(self._links))
         self._pump()
+
+    def _router_with(self, hello: ReplicaHello) -> Router:
+        """The router, which serves as the newest replica says: that of the highest job, since services make jobs in turn."""
+        known = self.hello
+        if self.router is None or known is None or (hello.signature != known.signature and not self._numbers):
+            self.router, self.hello = Router([served_model(hello)], PoolSettings(AdmissionRule.DEADLINE)), hello
+            for request in list(self._pending):
+                self._fail(
+                    request, Unavailable("the model was replaced by another one while it waited", "no_replica", 1)
+                )
+        elif hello.signature != known.signature:
+            raise UsageError(
+                f"a replica of {self.name} has another signature than the running ones",
+                "deploy it as a service of another name, and delete the old one afterwards",
+            )
+        elif not self._links or hello.job >= known.job:
+            if hello.options != known.options:
+                self.router.update(served_model(hello))
+            self.hello = hello
+        return self.router
 
     def said(self, link: ReplicaLink, message: BatchDone | Leaving) -> None:
         """A replica has answered a batch, or is leaving."""
@@ -205,7 +221,7 @@ class ServicePool:
         if batch is None or self.router is None or len(done.results) != len(batch.requests):
             raise WorldError(f"a replica of {self.name} answered a batch that it was not given")
         self.router.completed(self._clock(), number)
-        self._measures.batch.observe(len(batch.requests))
+        self._measures.batch.observe(batch.items)
         for request, result in zip(batch.requests, done.results, strict=True):
             self._settle(request.id, result)
         if number not in self._links:  # it was leaving

@@ -17,7 +17,6 @@ from ..replica.link import (
     ReplicaHello,
     RunBatch,
     Tensors,
-    ToGateway,
     frame,
     from_replica,
     length_of,
@@ -31,21 +30,21 @@ BACKLOG = 128
 class ReplicaLink:
     """One replica that has said hello. ``send`` never waits: a replica has one batch at a time, and reads it whole."""
 
-    def __init__(self, hello: ReplicaHello, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, hello: ReplicaHello, transport: asyncio.Transport) -> None:
         self.hello = hello
-        self._writer = writer
+        self._transport = transport
 
     def send(self, requests: tuple[Tensors, ...]) -> None:
         """Have it run a batch."""
-        self._writer.write(frame(RunBatch(requests)))
+        self._transport.write(frame(RunBatch(requests)))
 
     def become_image(self) -> None:
         """Have it close the connection, and wait to be saved."""
-        self._writer.write(frame(BecomeImage()))
+        self._transport.write(frame(BecomeImage()))
 
     def close(self) -> None:
         """No further batch: a replica that is leaving ends then."""
-        self._writer.close()
+        self._transport.close()
 
 
 class ReplicaServer:
@@ -64,7 +63,9 @@ class ReplicaServer:
     async def start(self) -> None:
         """Listen. Raises UsageError where that cannot be done; the caller holds a lock that no other gateway has."""
         try:
-            self._server = await asyncio.start_unix_server(self._serve, sock=self._file.bind(BACKLOG))
+            self._server = await asyncio.get_running_loop().create_unix_server(
+                lambda: _ReplicaConnection(self._joined, self._said, self._lost), sock=self._file.bind(BACKLOG)
+            )
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {self._file.path}: {error.strerror or error}", "give another directory with --state"
@@ -76,26 +77,56 @@ class ReplicaServer:
             self._server.close()
         self._file.remove()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link: ReplicaLink | None = None
+
+class _ReplicaConnection(asyncio.Protocol):
+    """One connection. A protocol rather than a stream: the answer to a batch is acted on as soon as it is read, however many
+    requests the event loop has to refuse, and the replica gets its next batch at once."""
+
+    def __init__(
+        self,
+        joined: Callable[[ReplicaLink], None],
+        said: Callable[[ReplicaLink, BatchDone | Leaving], None],
+        lost: Callable[[ReplicaLink], None],
+    ) -> None:
+        self._joined, self._said, self._lost = joined, said, lost
+        self._link: ReplicaLink | None = None
+        self._data = bytearray()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = transport
+        self._unnamed = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unnamed.cancel()
+        if self._link is not None:
+            self._lost(self._link)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
         try:
-            hello = await asyncio.wait_for(_message(reader), HELLO_WITHIN_S)
-            if not isinstance(hello, ReplicaHello):
-                raise WorldError("it did not say hello")
-            link = ReplicaLink(hello, writer)
-            self._joined(link)
-            while not isinstance(said := await _message(reader), ReplicaHello):
-                self._said(link, said)
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
-            pass
+            while not self._transport.is_closing() and (message := self._next()) is not None:
+                self._take(from_replica(message))
         except (WorldError, UsageError) as error:
             log.warning("a replica is turned away: %s", error)
-        finally:
-            if link is not None:
-                self._lost(link)
-            writer.close()
+            self._transport.close()
 
+    def _next(self) -> bytes | None:
+        """A message that has come whole."""
+        if len(self._data) < HEAD.size:
+            return None
+        end = HEAD.size + length_of(bytes(self._data[: HEAD.size]))
+        if len(self._data) < end:
+            return None
+        message = bytes(memoryview(self._data)[HEAD.size : end])
+        del self._data[:end]
+        return message
 
-async def _message(reader: asyncio.StreamReader) -> ToGateway:
-    length = length_of(await reader.readexactly(HEAD.size))
-    return from_replica(await reader.readexactly(length))
+    def _take(self, message: ReplicaHello | BatchDone | Leaving) -> None:
+        if isinstance(message, ReplicaHello) != (self._link is None):
+            raise WorldError("it did not say hello first, and once")
+        if isinstance(message, ReplicaHello):
+            self._unnamed.cancel()
+            self._link = ReplicaLink(message, self._transport)
+            self._joined(self._link)
+        elif self._link is not None:
+            self._said(self._link, message)

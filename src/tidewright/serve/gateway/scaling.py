@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ...base.errors import Conflict, NotFound, TideError, UsageError
 from ...wire.services import ServiceList, ServiceView
 from ..autoscale import Autoscaler, ScalingSettings
-from ..replica.link import ReplicaHello
+from ..replica.link import ReplicaHello, ServingOptions
 from .pool import ServicePool, served_model
 
 log = logging.getLogger("tidewright.gateway")
@@ -46,6 +46,7 @@ class Scaling:
     ) -> None:
         self._controller, self._pools, self._clock = controller, pools, clock
         self._scalers: dict[str, Autoscaler] = {}
+        self._scaled_as: dict[str, ServingOptions] = {}
         self._lock = asyncio.Lock()
         self.known: dict[str, ServiceView] = {}
         """Services as the controller last listed them."""
@@ -111,22 +112,22 @@ class Scaling:
             return None
         settings = ScalingSettings(view.min_replicas, view.max_replicas, hold_us=view.scale_down_us)
         scaler = self._scalers.get(view.name)
-        if scaler is None or scaler.settings != settings:
+        if scaler is None or scaler.settings != settings or self._scaled_as[view.name] != pool.hello.options:
             model = served_model(pool.hello)
             try:
                 scaler = Autoscaler(model.profile.table(model.max_batch), model.objective_us, settings)
             except UsageError as error:
                 log.warning("%s is not scaled: %s", view.name, error)
                 return None
-            self._scalers[view.name] = scaler
+            self._scalers[view.name], self._scaled_as[view.name] = scaler, pool.hello.options
             pool.arrivals = self._follower(pool, scaler)
         now = self._clock()
         return scaler.decide(now, view.wanted, pool.router.waited_us(now), surge)
 
-    def _follower(self, pool: ServicePool, scaler: Autoscaler) -> Callable[[int, bool], None]:
-        def arrived(now_us: int, refused: bool) -> None:
-            scaler.arrived(now_us, refused)
-            if pool.name not in self._surging and scaler.surges(pool.waiting(), pool.replicas):
+    def _follower(self, pool: ServicePool, scaler: Autoscaler) -> Callable[[int, bool, int], None]:
+        def arrived(now_us: int, refused: bool, items: int) -> None:
+            scaler.arrived(now_us, refused, items)
+            if pool.name not in self._surging and scaler.surges(pool.waiting_items(), pool.replicas):
                 self._surging[pool.name] = True
                 self._surge.set()
 
