@@ -16,7 +16,7 @@ from tidewright.serve.define import serves
 
 BATCH_MS = 20
 MAX_BATCH = 2
-CONNECTIONS = 256
+CONNECTIONS = 1000
 
 
 @serves(inputs={"x": "FP32[8]"}, outputs={"y": "FP32[1]"}, max_batch=MAX_BATCH)

@@ -20,7 +20,7 @@ INSIDE = 0.99
 """Part of the requests that must be answered within the objective."""
 BACK_S = 2.0
 """After so long the requests of the spike are to be inside their objective."""
-BIN_S = 0.25
+BIN_S, LASTING_S = 0.25, 1.0
 COLOURS = {"replicas": "#2a6f97", "standard": "#e09f3e", "basic": "#9aa5b1"}
 
 
@@ -61,13 +61,17 @@ class Story:
         return [one for one in self.real_time if start_s <= one.sent < end_s]
 
     def back_s(self) -> float:
-        """Seconds after the beginning of the spike from which on, to its end, enough of the requests of each quarter second are
-        inside the objective; infinite when they never are."""
-        end, back = self.spike_s + self.lasts_s, float("inf")
-        start = end - BIN_S
-        while start >= self.spike_s - 1e-9 and self.inside(self.between(start, start + BIN_S)) >= INSIDE:
-            back, start = start - self.spike_s, start - BIN_S
-        return max(0.0, back)
+        """Seconds from the beginning of the spike to the first quarter second from which on, for a second, enough of the requests
+        are inside the objective; infinite when they never are."""
+        bins, lasting = round(self.lasts_s / BIN_S), round(LASTING_S / BIN_S)
+        starts = [self.spike_s + number * BIN_S for number in range(bins)]
+        good = [self.inside(self.between(start, start + BIN_S)) >= INSIDE for start in starts]
+        found = (at for at in range(bins - lasting + 1) if all(good[at : at + lasting]))
+        return next((at * BIN_S for at in found), float("inf"))
+
+    def later(self) -> list[Answer]:
+        """Requests of the spike since it was back inside the objective."""
+        return self.between(self.spike_s + self.back_s(), self.spike_s + self.lasts_s)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Bars:
         """Judge a run."""
         back, end = story.back_s(), story.spike_s + story.lasts_s
         calm = [*story.between(0, story.spike_s), *story.between(end, float("inf"))]
+        later = story.inside(story.later())
         quiet, most = story.inside(calm), max((sample.running for sample in story.samples), default=0)
         equal, lost = sum(run.equal for run in runs), sum(run.steps_lost for run in runs)
         away = [run for run in runs if run.view is not None and run.view.preemptions]
@@ -102,6 +107,7 @@ class Bars:
         broken = sum(one.status not in (200, 503) for one in story.answers)
         return Bars((
             Bar("the spike is inside its objective after", f"{back:.2f} s", f"<= {BACK_S:.0f} s", back <= BACK_S),
+            Bar("its requests after that inside", f"{later:.1%}", f">= {INSIDE:.0%}", bool(story.later()) and later >= INSIDE),
             Bar("requests before and after it inside", f"{quiet:.1%}", f">= {INSIDE:.0%}", quiet >= INSIDE),
             Bar("replicas that answered at its peak", str(most), f"{slots}", most == slots),
             Bar("training jobs that were preempted for it", f"{len(away)} of {len(runs)}", "all", len(away) == len(runs)),

@@ -137,6 +137,7 @@ def test_no_surge_without_a_replica_or_beyond_the_bounds() -> None:
     scaler = Autoscaler(TABLE, OBJECTIVE_US, ScalingSettings(maximum=2))
     assert scaler.surges(10_000, 1)
     assert not scaler.surges(10_000, 0) and not scaler.surges(10_000, 2)
+    assert scaler.surges(0, 1, refused=True) and not scaler.surges(0, 2, refused=True) and not scaler.surges(0, 1)
 
 
 @given(st.floats(0, 1e6), st.floats(-1e3, 1e3), st.integers(2, 50))

@@ -121,6 +121,21 @@ def test_a_call_that_was_refused_is_made_again() -> None:
     asyncio.run(check())
 
 
+def test_requests_that_are_refused_are_a_surge_however_few_wait() -> None:
+    async def check() -> None:
+        for per_second, calls in ((1_500, [4]), (60, [2])):
+            controller = Controller()
+            rig = Rig(controller)
+            await rig.scaling.look()
+            for _ in range(per_second // 10):
+                rig.now_us += SECOND // per_second
+                rig.pool.arrivals(rig.now_us, True, 1)
+            await rig.scaling.meet_surges()
+            assert controller.calls == calls
+
+    asyncio.run(check())
+
+
 def test_a_steady_load_makes_no_surge() -> None:
     async def check() -> None:
         controller = Controller()

@@ -133,10 +133,13 @@ class Autoscaler:
         while self._recent[0][0] <= now_us - self._window_us:
             self._recent.popleft()
 
-    def surges(self, waiting: int, ready: int) -> bool:
-        """Whether more items wait than ``ready`` replicas serve within half the objective: ask ``decide`` at once."""
+    def surges(self, waiting: int, ready: int, refused: bool = False) -> bool:
+        """Whether more items wait than ``ready`` replicas serve within half the objective, or a request was refused: ask
+        ``decide`` at once. Where replicas are slower than their profile, requests are refused before so many wait."""
         if not 0 < ready < self.settings.maximum:
             return False
+        if refused:
+            return True
         each = replica_capacity(self._latency, self._objective_us, ready)
         return waiting * SECOND > ready * each * self._window_us
 

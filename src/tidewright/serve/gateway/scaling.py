@@ -132,7 +132,7 @@ class Scaling:
     def _follower(self, pool: ServicePool, scaler: Autoscaler) -> Callable[[int, bool, int], None]:
         def arrived(now_us: int, refused: bool, items: int) -> None:
             scaler.arrived(now_us, refused, items)
-            if pool.name not in self._surging and scaler.surges(pool.waiting_items(), pool.replicas):
+            if pool.name not in self._surging and scaler.surges(pool.waiting_items(), pool.replicas, refused):
                 self._surging[pool.name] = True
                 self._surge.set()
 
