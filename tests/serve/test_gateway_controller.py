@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tidewright.base.errors import Unreachable
+from tidewright.base.errors import NotFound, Unreachable
 from tidewright.serve.gateway.gateway import Gateway
+from tidewright.serve.gateway.infer import find_pool
+from tidewright.serve.gateway.pool import Unavailable
 from tidewright.serve.protocol.signature import ModelSignature
 from tidewright.serve.replica.link import ReplicaHello, ServingOptions
 from tidewright.wire.services import ReplicaView, ServiceList, ServiceView
@@ -87,6 +89,8 @@ def test_a_service_is_forgotten_when_it_is_deleted_and_its_last_replica_has_left
     async def check() -> None:
         controller, link = Lists(), Link()
         gateway = Gateway(tmp_path / "serve.sock", controller)
+        with pytest.raises(Unavailable):
+            find_pool(gateway, "m", "1")
         joined: Any = link
         gateway._joined(joined)
         await gateway.scaling.look()
@@ -96,7 +100,9 @@ def test_a_service_is_forgotten_when_it_is_deleted_and_its_last_replica_has_left
         await gateway.scaling.look()
         assert gateway.pool("m") is not None
         gateway._lost(joined)
-        assert gateway.pool("m") is None and gateway.status() == {"services": []}
+        with pytest.raises(NotFound):
+            find_pool(gateway, "m", "1")
+        assert gateway.status() == {"services": []}
         gateway._lost(joined)
 
     asyncio.run(check())

@@ -159,8 +159,10 @@ async def _watch(receive: Receive, pool: ServicePool, pending: PendingRequest) -
 
 
 def find_pool(gateway: Gateway, model: str, version: str) -> ServicePool:
-    """Raises NotFound."""
+    """Raises NotFound; Unavailable while it is not known whether there is such a service."""
     pool = gateway.pool(model)
+    if pool is None and gateway.scaling.is_asked:
+        raise Unavailable("the controller has not listed its services yet", "no_replica", 1)
     if pool is None or version != "1":
         raise NotFound(f"no model {model!r}{'' if pool is None else f' of version {version}'}")
     return pool

@@ -161,6 +161,11 @@ class Scaling:
             else:
                 del self._hung[job]
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is not known yet which services there are."""
+        return self._controller is not None and not self._listed
+
     def is_gone(self, name: str) -> bool:
         """Whether the controller has listed its services, and this is none of them."""
         return self._listed and name not in self.known
