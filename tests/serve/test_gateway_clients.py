@@ -91,6 +91,15 @@ def test_a_header_without_end_is_cut_off(serving: Serving) -> None:
             greedy.sendall(b"x: " + b"y" * 1000 + b"\r\n")
 
 
+def test_a_client_can_send_all_of_a_body_that_is_too_large_before_it_reads_the_answer(serving: Serving) -> None:
+    serving.replica("total")
+    head = b"POST /v2/models/total/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+    greedy = serving.connect(head % 5_000_000 + bytes(5_000_000))
+    assert greedy.recv(4096).startswith(b"HTTP/1.1 413")
+    greedy.sendall(request_bytes("total", 1))
+    assert greedy.recv(4096).startswith(b"HTTP/1.1 200")
+
+
 def test_connections_are_bounded_and_the_silent_go_first(tmp_path: Path) -> None:
     serving = Serving(tmp_path, total=4, each=4)
     try:

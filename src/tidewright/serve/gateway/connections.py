@@ -18,6 +18,8 @@ log = logging.getLogger("tidewright.gateway")
 KEEP_ALIVE_S = 75
 """How long a connection without a request is kept; longer than the minute after which common proxies close theirs."""
 MAX_HEADER = 64 * 1024
+MAX_DRAINED = 512 * 1024 * 1024
+"""Bytes of a body that are read and dropped once its request is answered (413, say); a client that is cut off may miss that."""
 WRITE_S = 60.0
 """A client that has read nothing of an answer for so long is disconnected."""
 _BODY = b'{"error":"too many connections; try again in a moment","code":"busy"}'
@@ -45,7 +47,8 @@ class BoundedConnection:
         self._counted = connections
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
+        self._unasked_bytes = 0
+        """Since the last request was answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)  # type: ignore[misc]
@@ -69,11 +72,11 @@ class BoundedConnection:
         super().data_received(data)  # type: ignore[misc]
         if self._at_work():
             self._disarm()
-            self._header_bytes = 0
+            self._unasked_bytes = 0
             self._counted.busy(self)
             return
-        self._header_bytes += len(data)
-        if self._header_bytes > MAX_HEADER:
+        self._unasked_bytes += len(data)
+        if self._unasked_bytes > (MAX_DRAINED if self.cycle is not None and self.cycle.more_body else MAX_HEADER):
             self._late()
         elif self._deadline is None:
             self._arm()
@@ -121,7 +124,9 @@ class BoundedConnection:
 
     def _late(self) -> None:
         self._disarm()
-        log.info("a connection is closed: no whole header of a request came in time, or within %d bytes", MAX_HEADER)
+        log.info(
+            "a connection is closed: no whole request came in time, or its header is larger than %d bytes", MAX_HEADER
+        )
         with contextlib.suppress(OSError):
             self.transport.abort()
 

@@ -31,9 +31,15 @@ class Gateway:
 
     def pool(self, name: str) -> ServicePool | None:
         """The pool of a service that has had a replica, or that the controller knows."""
+        self._forget_gone(name)
         if name not in self._pools and name in self.scaling.known:
             self._made(name)
         return self._pools.get(name)
+
+    def _forget_gone(self, name: str) -> None:
+        """A service that was deleted is no longer one here once it has no replica."""
+        if name in self._pools and self.scaling.is_gone(name) and self._pools[name].is_empty:
+            del self._pools[name]
 
     def _made(self, name: str) -> ServicePool:
         self._pools[name] = ServicePool(name, monotonic_us, self.measures.of(name), self.scaling.end)
@@ -52,10 +58,14 @@ class Gateway:
 
     def _lost(self, link: ReplicaLink) -> None:
         if not self._images.closed(link):
-            self._pools[link.hello.options.service].lost(link)
+            pool = self._pools.get(link.hello.options.service)
+            if pool is not None:
+                pool.lost(link)
 
     def status(self) -> dict[str, Any]:
         """What ``tide serve top`` shows."""
+        for name in list(self._pools):
+            self._forget_gone(name)
         return {
             "services": [
                 {

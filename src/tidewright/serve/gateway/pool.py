@@ -101,6 +101,11 @@ class ServicePool:
         return len(self._links)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has neither replicas nor requests."""
+        return not self._numbers and not self._pending and not self.awaiting_first
+
+    @property
     def requests(self) -> dict[str, int]:
         """Requests so far, by how they ended: ``ok``, the code of a refusal, ``model``, ``lost``."""
         return dict(self._measures.counts)

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from ...base.errors import Conflict, NotFound, TideError, UsageError
+from ...base.errors import Conflict, NotFound, TideError, Unreachable, UsageError
 from ...wire.services import ServiceList, ServiceView
 from ..autoscale import Autoscaler, ScalingSettings
 from ..replica.link import ReplicaHello, ServingOptions
@@ -51,6 +51,9 @@ class Scaling:
         self.known: dict[str, ServiceView] = {}
         """Services as the controller last listed them."""
         self._away = False
+        self._listed = False
+        self._hung: dict[int, bool] = {}
+        """Jobs of replicas that are to be ended, until the controller lists them as running no more."""
         self._surging: dict[str, bool] = {}
         self._surge = asyncio.Event()
 
@@ -80,9 +83,11 @@ class Scaling:
         if listed is None:
             return
         self.known = {one.name: one for one in listed.services if one.state != "deleting"}
+        self._listed = True
         for name in list(self._scalers):
             if name not in self.known:
                 del self._scalers[name]
+        await self._end_hung(listed)
         for view in self.known.values():
             await self._report(view)
             await self._rescale(view)
@@ -147,6 +152,19 @@ class Scaling:
         if await self._ask(lambda controller: controller.scale_service(name, wanted)) and name in self.known:
             self.known[name] = replace(self.known[name], wanted=wanted)
 
+    async def _end_hung(self, listed: ServiceList) -> None:
+        """Ask again for what was asked while the controller was away."""
+        running = {one.job for service in listed.services for one in service.replicas if one.state == "running"}
+        for job in list(self._hung):
+            if job in running:
+                await self._ask(lambda controller, job=job: controller.cancel(job))  # type: ignore[misc]
+            else:
+                del self._hung[job]
+
+    def is_gone(self, name: str) -> bool:
+        """Whether the controller has listed its services, and this is none of them."""
+        return self._listed and name not in self.known
+
     def known_service(self, name: str) -> ServiceView | None:
         """A service as the controller last listed it."""
         return self.known.get(name)
@@ -158,6 +176,7 @@ class Scaling:
 
     def end(self, job: int) -> None:
         """End a replica that hangs; the service makes another."""
+        self._hung[job] = True
         task = asyncio.ensure_future(self._ask(lambda controller: controller.cancel(job)))
         task.add_done_callback(lambda done: done.exception())
 
@@ -168,10 +187,10 @@ class Scaling:
         async with self._lock:
             try:
                 found = await asyncio.to_thread(call, self._controller)
-            except (Conflict, NotFound, UsageError) as error:
-                log.warning("the controller refuses: %s", error)
-                return None
             except TideError as error:
+                if isinstance(error, (Conflict, NotFound, UsageError)) and not isinstance(error, Unreachable):
+                    log.warning("the controller refuses: %s", error)
+                    return None
                 if not self._away:
                     log.warning("the controller is away, so nothing is scaled: %s", error)
                 self._away = True
