@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,11 @@ def test_ctrl_c_is_no_traceback(tmp_path: Path) -> None:
     words = ("simulate", "-t", str(trace), "-c", "1x1")
     with (
         subprocess.Popen([*TIDE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
-        trace.open("w"),  # the command reads it now
+        trace.open("w"),  # the command has opened it
     ):
+        wchan, end = Path(f"/proc/{process.pid}/wchan"), time.monotonic() + 20
+        while not wchan.read_text().endswith("pipe_read") and time.monotonic() < end:
+            time.sleep(0.01)  # a signal just before the read would be noticed only after it
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (INTERRUPTED, b"", b"\ninterrupted\n")
