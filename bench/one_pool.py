@@ -98,7 +98,7 @@ def show(name: str, found: PoolComparison) -> None:
         print(f"  split  {what}: {one.serving_devices} devices serve, {100 * one.attainment.requests:.2f} % in time, "
               f"{100 * one.attainment.bins:.1f} % of bins good; training {one.training.devices:.0f}: "
               f"{one.training.useful:,.0f}; gain {100 * gain:+.1f} % (bar {100 * BAR:+.0f} %)")  # fmt: skip
-    print(f"  reclaims {reclaims.replicas:,} ({reclaims.withdrawn} withdrawn): device after {reclaims.released_p50_s:.1f} s "
+    print(f"  reclaims {reclaims.replicas:,} ({reclaims.cancelled} cancelled): device after {reclaims.released_p50_s:.1f} s "
           f"(p99 {reclaims.released_p99_s:.1f}), ready after {reclaims.ready_p50_s:.1f} s (p99 {reclaims.ready_p99_s:.1f}, "
           f"longest {reclaims.ready_longest_s:.1f}); in time {100 * reclaims.in_time:.1f} %", flush=True)  # fmt: skip
 

@@ -69,8 +69,8 @@ def test_a_worker_that_dies_is_tried_once_more_and_costs_its_own_cell(tmp_path: 
     assert heard.failed[3] == "its process ended with exit code 3, at the second try too"
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    words = [str(Path(sys.executable).parent / "tide"), "compare", *WORDS, "--save", str(folder), "--json"]
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    words = [str(Path(sys.executable).parent / "tide"), "compare", *WORDS, *more, "--save", str(folder), "--json"]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -112,7 +112,7 @@ def interrupts_blocked(pid: int) -> bool:
 
 def test_ctrl_c_ends_the_workers_and_says_how_to_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "cells"
-    parent = start(folder)
+    parent = start(folder, "--seeds", "50")  # so many that it is not done before the signal
     first_saved(folder, parent)
     children = psutil.Process(parent.pid).children(recursive=True)
     (worker,) = (child for child in children if "spawn_main" in " ".join(child.cmdline()))

@@ -83,9 +83,25 @@ def test_a_job_that_waits_for_another_starts_after_it() -> None:
     assert found.start is not None and found.start.low >= busy.engine.book.now + 29 * MINUTE
 
 
+ANY = {
+    "seed": st.integers(0, 10**6), "policy": st.sampled_from(["fifo", "fifo-backfill", "srtf", "las", "sla", "static"]),
+}  # fmt: skip
+
+
 @settings(max_examples=10, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), policy=st.sampled_from(["fifo", "fifo-backfill", "srtf", "las", "sla", "static"]))
+@given(**ANY)
 def test_jobs_in_any_state_can_be_foretold(seed: int, policy: str) -> None:
+    check_foretold(seed, policy)
+
+
+@pytest.mark.full
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(**ANY)
+def test_jobs_in_any_state_can_be_foretold_at_length(seed: int, policy: str) -> None:
+    check_foretold(seed, policy)
+
+
+def check_foretold(seed: int, policy: str) -> None:
     """Launches, suspensions, resumes and stops that are under way when it is asked."""
     dice = random.Random(seed)
     busy = Worldlet(2, 8, planner=make(policy))

@@ -14,7 +14,7 @@ from ..model.job_record import EVERYWHERE, Image, Saving
 from ..model.node import Allocation
 from . import pauses
 from .book import Book
-from .commands import DropImages
+from .commands import DropImages, Launch
 
 KEPT = 2
 
@@ -193,6 +193,13 @@ def launch_source(book: Book, job: int, allocation: Allocation) -> tuple[int, in
     bound = _bound_to(book, allocation)
     fits = bound >= 0 and book.board.layout.kinds[bound] == source.image.kind
     return (record.image_job, source.image.serial) if fits else (0, 0)
+
+
+def launch(book: Book, job: int) -> Launch:
+    """The command that starts a job on the devices that it occupies, from its image, from that of its service, or anew."""
+    allocation = book.allocations[job]
+    source, serial = launch_source(book, job, allocation)
+    return Launch(job, book.jobs[job].attempt, allocation, serial, 0 if source == job else source)
 
 
 def takes_images(book: Book, allocation: Allocation) -> bool:

@@ -26,7 +26,7 @@ from ..model.job_record import FieldGroup, FieldValues, JobRecord, fresh
 from ..plan.render import render
 from . import frozen_memory, images, periodic, start_forecasts, waking
 from .book import Book
-from .commands import Launch, ResumeRanks, SuspendRanks
+from .commands import ResumeRanks, SuspendRanks
 from .nodes import refusals
 
 Effect = Callable[[Book, int, int, JobRecord], None]
@@ -86,9 +86,7 @@ def _settle_level(book: Book, job: int, row: int, record: JobRecord) -> None:
 
 def _launch(book: Book, job: int, row: int, record: JobRecord) -> None:
     """Command its launch."""
-    allocation = book.allocations[job]
-    source, serial = images.launch_source(book, job, allocation)
-    book.out.append(Launch(job, record.attempt, allocation, serial, 0 if source == job else source))
+    book.out.append(images.launch(book, job))
 
 
 def _resume(book: Book, job: int, row: int, record: JobRecord) -> None:

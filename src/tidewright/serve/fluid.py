@@ -6,8 +6,6 @@ holds it against ``serve.simulate``, request by request.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from .autoscale import replica_capacity
 from .profile import LatencyTable
 
@@ -23,9 +21,9 @@ class ServiceFlow:
         """Raises UsageError when not even a batch of one meets the objective."""
         self._latency, self._objective_us, self._planned = latency, objective_us, planned
         replica_capacity(latency, objective_us, 1)
-        self.capacity = lru_cache(maxsize=None)(self._capacity)
 
-    def _capacity(self, replicas: int) -> float:
+    def capacity(self, replicas: int) -> float:
+        """Requests per second that so many carry."""
         if not replicas:
             return 0.0
         return self._planned * replicas * replica_capacity(self._latency, self._objective_us, replicas)

@@ -54,7 +54,7 @@ def test_replicas_take_devices_within_the_deadline_and_return_them() -> None:
     run = pool(training(), Steps((0, 1), (1800, 7), (5400, 2)))
     run.advance_to(END_US)
     found = reclaims(list(run.replicas.values()), 600 * SECOND, END_US, START_US)
-    assert (found.replicas, found.withdrawn, found.in_time) == (6, 0, 1.0)
+    assert (found.replicas, found.cancelled, found.in_time) == (6, 0, 1.0)
     assert found.released_p99_s <= 4 and 13 <= found.ready_longest_s <= 17
     at_peak, after = run.ready.between(2400 * SECOND, 3000 * SECOND), run.held.between(6000 * SECOND, END_US)
     assert at_peak == [(2400 * SECOND, 3000 * SECOND, 7)]
@@ -92,7 +92,7 @@ def test_a_replica_that_is_stopped_while_it_loads_never_answers() -> None:
     run = pool(training(jobs=4), Steps((0, 1), (60, 5), (66, 1)))
     run.advance_to(5 * MINUTE)
     assert max(value for _, value in run.ready.points) == 1
-    assert reclaims(list(run.replicas.values()), 0, 5 * MINUTE, START_US).withdrawn == 4
+    assert reclaims(list(run.replicas.values()), 0, 5 * MINUTE, START_US).cancelled == 4
 
 
 def test_equal_arguments_give_equal_runs() -> None:

@@ -61,13 +61,18 @@ def is_ready(record: ServiceRecord, job: int, attempt: int) -> bool:
     return not record.spec.reports_ready or record.ready.get(job) == attempt
 
 
+def alive(record: ServiceRecord) -> list[int]:
+    """Replicas that are wanted, as far as is known; the image that they start from is none."""
+    return [job for job in record.replicas if job not in record.retired and job != record.image_job]
+
+
 def reclaim_terms(record: ServiceRecord) -> ReclaimTerms:
     """What the service may claim, as planners see it."""
     spec = record.spec
     return ReclaimTerms(
         service=spec.name, deadline_us=spec.reclaim_us, tier=int(spec.replica.tier_rank), devices=spec.replica.devices,
         kinds=spec.replica.device_types, most=spec.max_replicas,
-        replicas=tuple(job for job in record.replicas if job not in record.retired and job != record.image_job),
+        replicas=tuple(alive(record)),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from ..requests.admission import answer, enter, refuse
 from ..termination import pause, stop
 from . import start_image
 from .calls import answered, known
-from .records import ReplicaEnd, ServiceRecord, is_ready
+from .records import ReplicaEnd, ServiceRecord, alive, is_ready
 
 RUNTIME_TRIES = 5
 """Failed tries whose pause (``termination.pause``) is kept between two looks for a runtime that is not there."""
@@ -123,19 +123,19 @@ def _settle(book: Book, name: str, record: ServiceRecord) -> None:
     _forget_ended(book, record)
     if record.deleted:
         record.image_job = 0
-        for job in _alive(record):
+        for job in alive(record):
             _retire(book, record, job, Code.SERVICE_DELETED(name))
         if not record.replicas:
             del book.services.records[name]
         return
     start_image.settle(book, record)
     _make(book, name, record)
-    alive = _alive(record)
-    current = [job for job in alive if record.replicas[job] == record.version]
+    living = alive(record)
+    current = [job for job in living if record.replicas[job] == record.version]
     for job in _least_needed(book, current)[: max(0, len(current) - record.wanted)]:
         _retire(book, record, job, Code.SCALED_IN(name, record.wanted))
     current = [job for job in current if job not in record.retired]  # what waited has ended
-    old = [job for job in alive if record.replicas[job] != record.version]
+    old = [job for job in living if record.replicas[job] != record.version]
     spare = len(old) - _old_needed(book, record, current)
     for job in _least_needed(book, old)[: max(0, spare)]:
         _retire(book, record, job, Code.SERVICE_UPDATED(name, record.version))
@@ -145,13 +145,13 @@ def _make(book: Book, name: str, record: ServiceRecord) -> None:
     """Replicas of the present version, while some are missing."""
     if book.now < record.pause_until or _without_runtime(book, record):
         return
-    alive = _alive(record)
-    current = sum(record.replicas[job] == record.version for job in alive) + start_image.being_taken(book, record)
-    most = record.wanted + (SURGE if current < len(alive) else 0)
-    for _ in range(min(record.wanted - current, most - len(alive))):
+    living = alive(record)
+    current = sum(record.replicas[job] == record.version for job in living) + start_image.being_taken(book, record)
+    most = record.wanted + (SURGE if current < len(living) else 0)
+    for _ in range(min(record.wanted - current, most - len(living))):
         record.made += 1
         record.replicas[enter(book, replica_spec(record.spec, record.made))] = record.version
-        if current < len(alive):
+        if current < len(living):
             book.set_timer(book.now + UPDATE_PATIENCE_US, "service")
 
 
@@ -183,11 +183,6 @@ def _old_needed(book: Book, record: ServiceRecord, current: list[int]) -> int:
         elif state in (QUEUED, State.SUSPENDED):
             stuck = stuck or book.now - book.table.submit.item(row) >= UPDATE_PATIENCE_US
     return max(0, record.wanted - proven - stuck)
-
-
-def _alive(record: ServiceRecord) -> list[int]:
-    """Replicas that are wanted, as far as is known; the image that they start from is none."""
-    return [job for job in record.replicas if job not in record.retired and job != record.image_job]
 
 
 def _least_needed(book: Book, jobs: list[int]) -> list[int]:

@@ -17,7 +17,7 @@ from ..requests import hold
 from ..requests.admission import answer
 from ..termination import end_cooldown, stop
 from .calls import known
-from .records import ServiceRecord
+from .records import ServiceRecord, alive
 
 TRIES = 3
 """Images of one version that fail until its replicas start from the beginning for good."""
@@ -49,10 +49,8 @@ def refusal(book: Book, record: ServiceRecord, job: int, attempt: int) -> Cause 
     why = unwanted(record)
     if why is not None:
         return why
-    known_job = book.jobs.get(job)  # it may have ended in this very step
-    if known_job is None or record.replicas.get(job) != record.version or job in record.retired:
-        return Code.NOT_A_REPLICA()
-    if known_job.attempt != attempt:
+    known_job = book.jobs.get(job) if job in alive(record) else None  # it may have ended in this very step
+    if known_job is None or record.replicas[job] != record.version or known_job.attempt != attempt:
         return Code.NOT_A_REPLICA()
     if known_job.state != RUNNING or known_job.saving is not None:
         return Code.STATE_IS(State(known_job.state).name.lower())
@@ -111,7 +109,7 @@ def start_failed(book: Book, job: int, error: Cause, *, lost: bool) -> None:
 
 def ended(book: Book, record: ServiceRecord, how: Ended) -> None:
     """A replica of the present version ended by itself; soon after its start that may be for its image."""
-    soon = 0 <= how.end - how.first_start < SOON_US and how.first_start >= 0
+    soon = how.first_start >= 0 and how.end - how.first_start < SOON_US
     if not soon or how.state == State.CANCELLED or record.image_job not in book.jobs:
         return
     record.image_failures += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...engine import images
 from ...engine.book import Book
-from ...engine.commands import CheckpointRanks, Command, Launch, ResumeRanks, StopRanks, SuspendRanks
+from ...engine.commands import CheckpointRanks, Command, ResumeRanks, StopRanks, SuspendRanks
 from ...model.cause import Code
 from ...model.job import Level, State
 
@@ -15,8 +15,7 @@ def pending_commands(book: Book, job: int) -> Command | None:
     attempt, allocation = record.attempt, record.allocation or ()
     level = level_of(book, job)
     if state is State.STARTING:
-        source, number = images.launch_source(book, job, allocation)
-        return Launch(job, attempt, allocation, number, 0 if source == job else source)
+        return images.launch(book, job)
     if state is State.SUSPENDING:
         return SuspendRanks(job, attempt, level, allocation, serial(book, job))
     if state is State.RESUMING:

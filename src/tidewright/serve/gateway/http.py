@@ -80,8 +80,6 @@ class GatewayRoutes:
     async def model(self, request: Request) -> Response:
         version = request.path_params.get("version", "1")
         pool = find_pool(self._gateway, request.path_params["model"], version)
-        if pool.signature is None:
-            raise Unavailable(f"service {pool.name} has no replica yet", "no_replica", 1)
         return _json(model_metadata(pool.name, version, pool.signature))
 
     async def ready(self, request: Request) -> Response:

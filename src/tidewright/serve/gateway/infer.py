@@ -111,8 +111,6 @@ class InferenceEndpoint:
         body = await self._body(receive)
         if not pool.replicas and await self._gateway.scaling.wake(pool.name):
             await _first(pool)
-        if pool.signature is None:
-            raise Unavailable(f"service {pool.name} has no replica yet", "no_replica", 1)
         call = read_call(body, headers.json_length, pool.signature)
         pending = pool.admit(call.batch, len(body), headers.timeout_us or call.timeout_us, headers.best_effort)
         try:

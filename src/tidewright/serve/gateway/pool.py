@@ -91,9 +91,14 @@ class ServicePool:
         """Called with every real-time request: when it came, whether it was refused, and its items (the autoscaler)."""
 
     @property
-    def signature(self) -> ModelSignature | None:
-        """What the model takes; None before its first replica."""
-        return self.hello.signature if self.hello else None
+    def signature(self) -> ModelSignature:
+        """What the model takes. Raises Unavailable before its first replica."""
+        return self._first_hello().signature
+
+    def _first_hello(self) -> ReplicaHello:
+        if self.hello is None:
+            raise Unavailable(f"service {self.name} has no replica yet", "no_replica", 1)
+        return self.hello
 
     @property
     def replicas(self) -> int:
@@ -127,9 +132,8 @@ class ServicePool:
     def admit(self, items: int, nbytes: int, timeout_us: int = 0, best_effort: bool = False) -> PendingRequest:
         """Decide on a request whose inputs have not been read; the caller starts it before it awaits anything, and ends it in any
         case. ``timeout_us``: from now; 0: the service's objective. Raises Unavailable."""
-        router, hello = self.router, self.hello
-        if router is None or hello is None:
-            raise Unavailable(f"service {self.name} has no replica yet", "no_replica", 1)
+        hello, router = self._first_hello(), self.router
+        assert router is not None  # made with the first replica
         now, self._next_request = self._clock(), self._next_request + 1
         deadline = NO_DEADLINE if best_effort else now + (timeout_us or hello.options.objective_us)
         request = InferenceRequest(self._next_request, self.name, now, deadline, best_effort, nbytes, items)

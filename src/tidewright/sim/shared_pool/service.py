@@ -75,17 +75,17 @@ class StepLine:
 
 class ReclaimFigures(Struct, frozen=True, kw_only=True):
     """Times from a replica's being wanted, seconds. ``released``: until it had its devices, whatever held them before;
-    ``ready``: until it answered. ``withdrawn``: no longer wanted before it was ready."""
+    ``ready``: until it answered. ``cancelled``: no longer wanted before it was ready."""
 
     replicas: int
-    withdrawn: int
+    cancelled: int
     released_p50_s: float
     released_p99_s: float
     ready_p50_s: float
     ready_p99_s: float
     ready_longest_s: float
     in_time: float
-    """Share of those not withdrawn that were ready within the deadline."""
+    """Share of those not cancelled that were ready within the deadline."""
 
 
 def reclaims(records: list[ReplicaRecord], start_us: int, end_us: int, deadline_us: int) -> ReclaimFigures:
@@ -97,7 +97,7 @@ def reclaims(records: list[ReplicaRecord], start_us: int, end_us: int, deadline_
     judged = len(ready) + late
     return ReclaimFigures(
         replicas=len(asked),
-        withdrawn=sum(one.ready_us < 0 and one.ended_us >= 0 for one in asked),
+        cancelled=sum(one.ready_us < 0 and one.ended_us >= 0 for one in asked),
         released_p50_s=_nearest_rank(released, 0.5),
         released_p99_s=_nearest_rank(released, 0.99),
         ready_p50_s=_nearest_rank(ready, 0.5),
