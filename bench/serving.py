@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import re
@@ -24,7 +23,10 @@ from typing import Any
 
 import msgspec
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).parent))
+
+from inference_client import InferenceConnection, connect, inference_request
 
 from tidewright.serve.define import serves
 from tidewright.serve.replica.link import GATEWAY, OPTIONS, ServingOptions
@@ -61,48 +63,18 @@ def network() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(EXTENT, WIDTH), *hidden, torch.nn.Linear(WIDTH, 8))
 
 
-class Client(asyncio.Protocol):
-    """One request at a time on one connection; knows as much of HTTP as the gateway's answers need."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.answer: asyncio.Future[int] | None = None
-        self.data = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.answer is not None and not self.answer.done():
-            self.answer.set_result(0)
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        head, found, body = self.data.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]) if found else 0
-        if found and len(body) >= length and self.answer is not None and not self.answer.done():
-            self.data = b""
-            self.answer.set_result(int(head[9:12]))
-
-    async def ask(self, request: bytes) -> tuple[int, float]:
-        """Status, 0 where the connection was closed, and seconds that it took."""
-        self.answer = asyncio.get_running_loop().create_future()
-        start = time.perf_counter()
-        self.transport.write(request)  # type: ignore[union-attr]
-        return await self.answer, time.perf_counter() - start
+async def asked(client: InferenceConnection, sent: bytes) -> tuple[int, float]:
+    """Status, 0 where the connection was closed, and seconds that it took."""
+    start = time.perf_counter()
+    return await client.ask(sent), time.perf_counter() - start
 
 
 def request(model: str, extent: int = 1) -> bytes:
-    """An inference request of one item."""
-    one = {"name": "x", "shape": [1, extent], "datatype": "FP32", "data": [1.0] * extent}
-    body = json.dumps({"inputs": [one]}).encode()
-    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return inference_request(model, [1.0] * extent)
 
 
-async def clients(address: str, count: int) -> list[Client]:
-    host, port = address.split(":")
-    loop = asyncio.get_running_loop()
-    return [(await loop.create_connection(Client, host, int(port)))[1] for _ in range(count)]
+async def clients(address: str, count: int) -> list[InferenceConnection]:
+    return [await connect(address) for _ in range(count)]
 
 
 async def closed(address: str, model: str, seconds: float) -> list[tuple[int, float]]:
@@ -110,9 +82,9 @@ async def closed(address: str, model: str, seconds: float) -> list[tuple[int, fl
     found: list[tuple[int, float]] = []
     end = time.perf_counter() + seconds
 
-    async def loop(client: Client) -> None:
+    async def loop(client: InferenceConnection) -> None:
         while time.perf_counter() < end:
-            found.append(await client.ask(request(model)))
+            found.append(await asked(client, request(model)))
 
     await asyncio.gather(*(loop(client) for client in await clients(address, CONNECTIONS)))
     return found
@@ -124,8 +96,8 @@ async def opened(address: str, sent: bytes, times: list[float]) -> list[tuple[in
     found: list[tuple[int, float]] = []
     tasks = set()
 
-    async def one(client: Client) -> None:
-        found.append(await client.ask(sent))
+    async def one(client: InferenceConnection) -> None:
+        found.append(await asked(client, sent))
         if found[-1][0]:
             free.append(client)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import json
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from inference_client import InferenceConnection, connect, inference_request
 
 from tidewright.serve.define import serves
 
@@ -36,53 +37,17 @@ class Answer:
     best_effort: bool
 
 
-class _Connection(asyncio.Protocol):
-    """One request at a time; knows as much of HTTP as the gateway's answers need."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.answer: asyncio.Future[int] | None = None
-        self.data = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
-        if self.answer is not None and not self.answer.done():
-            self.answer.set_result(0)
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-        head, found, body = self.data.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]) if found else 0
-        if found and len(body) >= length and self.answer is not None and not self.answer.done():
-            self.data = b""
-            self.answer.set_result(int(head[9:12]))
-
-
-def _request(service: str, best_effort: bool) -> bytes:
-    body = json.dumps({"inputs": [{"name": "x", "shape": [1, 8], "datatype": "FP32", "data": [1.0] * 8}]}).encode()
-    kind = "tide-class: be\r\n" if best_effort else ""
-    return (
-        f"POST /v2/models/{service}/infer HTTP/1.1\r\nHost: x\r\n{kind}Content-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
-
-
 class Load:
     """Real-time requests of a service at ``rates`` ((seconds from the start, per second), …), and ``best_effort`` clients that
     each send the next request of batch inference when the last is answered. Runs in a thread of its own until ``stop``.
     """
 
     def __init__(self, address: str, service: str, rates: Sequence[tuple[float, float]], best_effort: int) -> None:
-        host, _, port = address.rpartition(":")
-        self._host, self._port, self._service = host, int(port), service
+        self._address, self._service = address, service
         self._starts, self._per_second = [at for at, _ in rates], [rate for _, rate in rates]
         self._best_effort = best_effort
         self._ended = False
-        self._free: list[_Connection] = []
+        self._free: list[InferenceConnection] = []
         self.answers: list[Answer] = []
         self.began = 0.0
         """``time.time()`` of its start."""
@@ -107,18 +72,12 @@ class Load:
         """Requests per second at a moment."""
         return self._per_second[max(0, bisect.bisect_right(self._starts, at) - 1)]
 
-    async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        return (await loop.create_connection(_Connection, self._host, self._port))[1]
-
     async def _ask(self, at: float, best_effort: bool) -> int:
         """Send one request; ``at``: its time, which the time it takes is counted from."""
-        connection = self._free.pop() if self._free else await self._connect()
+        connection = self._free.pop() if self._free else await connect(self._address)
         if connection.transport is None:
-            connection = await self._connect()
-        connection.answer = asyncio.get_running_loop().create_future()
-        connection.transport.write(_request(self._service, best_effort))  # type: ignore[union-attr]
-        status = await connection.answer
+            connection = await connect(self._address)
+        status = await connection.ask(inference_request(self._service, [1.0] * 8, best_effort=best_effort))
         if status:
             self._free.append(connection)
         self.answers.append(Answer(at, self.elapsed() - at, status, best_effort))
