@@ -99,24 +99,44 @@ def test_bad_samples_and_sizes_are_refused() -> None:
         profile(((1, 5), (300, 9))).table(301)
 
 
-@given(st.lists(st.tuples(st.integers(1, 8), st.floats(0.2, 5.0)), min_size=1, max_size=80), st.integers(1, 20))
-def test_predictions_are_the_quantile_of_the_window(seen: list[tuple[int, float]], window: int) -> None:
-    predictor, us = (
-        LatencyPredictor(affine(1_000, 9_000, 8), window=window, quantile=0.9),
-        affine(1_000, 9_000, 8).table().us,
-    )
-    for batch, factor in seen:
-        predictor.observed(batch, round(us[batch] * factor))
-    ratios = sorted(([1.0] * window + [round(us[batch] * factor) / us[batch] for batch, factor in seen])[-window:])
-    wanted = ratios[-(-9 * window // 10) - 1]
+_SEEN = st.tuples(st.integers(1, 8), st.floats(0.2, 5.0), st.integers(0, 60))
+
+
+@given(st.lists(_SEEN, min_size=1, max_size=80), st.integers(1, 20))
+def test_predictions_are_the_quantile_of_what_is_recent(seen: list[tuple[int, float, int]], window: int) -> None:
+    """As many ratios are left out as 0.9 leaves out of a full window; the latest ten count however old they are."""
+    us = affine(1_000, 9_000, 8).table().us
+    predictor = LatencyPredictor(affine(1_000, 9_000, 8), window=window, quantile=0.9, memory_us=100)
+    now, ratios = 0, [(-100, 1.0)] * min(10, window)
+    for batch, factor, later in seen:
+        now += later
+        predictor.observed(batch, round(us[batch] * factor), now)
+        ratios.append((now, round(us[batch] * factor) / us[batch]))
+    oldest = next(index for index, (at, _) in enumerate(ratios) if at > now - 100)
+    recent = ratios[max(0, min(oldest, len(ratios) - min(10, window)), len(ratios) - window) :]
+    wanted = sorted(ratio for _, ratio in recent)[-1 - (window - -(-9 * window // 10))]
     for batch in range(1, 9):
         assert us[batch] * wanted - 1 <= predictor.table.us[batch] <= us[batch] * (wanted + 0.012) + 1
 
 
 def test_one_outlier_in_a_hundred_changes_nothing_and_two_do() -> None:
     predictor = LatencyPredictor(affine(1_000, 9_000, 8))
-    assert not predictor.observed(1, 50_000)
-    assert predictor.observed(1, 20_000) and predictor.table.us[1] == 20_000
+    assert not predictor.observed(1, 50_000, 0)
+    assert predictor.observed(1, 20_000, 0) and predictor.table.us[1] == 20_000
+
+
+def test_a_slow_spell_is_forgotten_after_seconds_and_ten_batches() -> None:
+    predictor = LatencyPredictor(affine(1_000, 9_000, 8))
+    for at in range(60):
+        predictor.observed(1, 80_000, at * 80_000)
+    assert predictor.table.us[1] == 80_000
+    ended = 60 * 80_000
+    for at in range(20):
+        predictor.observed(1, 10_000, ended + at * 10_000)
+    assert predictor.table.us[1] == 80_000  # they are 20 batches of a fifth of a second
+    later = ended + 5_000_000
+    predictor.observed(1, 10_000, later)
+    assert predictor.table.us[1] == 10_000
 
 
 def test_a_bad_window_is_refused() -> None:

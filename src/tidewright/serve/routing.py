@@ -94,7 +94,7 @@ class Router:
         """The batch of a replica completed; what was measured corrects predictions. Returns the batch."""
         batch = self._running(replica)
         lane = self._lane(batch.model)
-        lane.predictor.observed(batch.items, now_us - batch.started_us)
+        lane.predictor.observed(batch.items, now_us - batch.started_us, now_us)
         lane.batcher.completed(batch.items, now_us - batch.started_us)
         self.counts.completed += len(batch.requests)
         self.counts.batches += 1
