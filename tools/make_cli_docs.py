@@ -24,7 +24,8 @@ coloured on a terminal and plain in a pipe; `NO_COLOR` is honoured. Messages go 
 `DIR/config.yaml` (optional) holds the defaults of `tide up`: `policy`, `listen`, `slots`, `backend`
 (`auto`, `cpu`, `nvidia`), `images`, `node_timeout`, `forecast_check` (pause between the controller's own forecasts of starts,
 which are counted by whether they [held](why/explain.md); 15s; 0: none), `rate_check` (pause between
-readings of the samples that jobs report, from which [rates](rates.md#learnt-from-jobs) are learnt; 1m; 0: none), and under
+readings of the samples that jobs report, from which [rates](rates.md#learnt-from-jobs) are learnt; 1m; 0: none), `smtp`,
+`smtp_password_file`, `mail_from` and `mail_domain` ([notifications](notifications.md)), and under
 `engine:` the engine's settings by name, durations with units (`backoff: 5s`).
 A mistake in it is reported with its line. Options of earlier starts (`DIR/up.json`) win over it until `tide up --reset`.
 """

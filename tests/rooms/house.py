@@ -30,6 +30,7 @@ _LOWER: dict[str, str] = {
     "explain": "base model plan estimate placement policy engine drive sim",
     "live": "base model plan engine drive wire fabric",
     "agent": "base model wire devices checkpoint runtime launch",
+    "notify": "base model wire",
     "serve": "base model estimate wire runtime",
     "kube": "base model plan placement wire devices",
 }

@@ -5,5 +5,5 @@ Refuses to decide, to schedule and to print. Importing the room itself loads not
 
 MAY_IMPORT = (
     "base", "model", "plan", "estimate", "devices", "checkpoint", "placement", "policy", "runtime", "launch", "engine", "explain",
-    "drive", "wire", "fabric", "sim", "live", "agent", "serve", "kube", "report",
+    "drive", "wire", "fabric", "sim", "live", "agent", "serve", "notify", "kube", "report",
 )  # fmt: skip

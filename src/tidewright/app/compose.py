@@ -21,7 +21,9 @@ from ..fabric.several import SeveralFabric
 from ..live.controller.agent_supervisor import LocalAgent
 from ..live.controller.forecast_probe import EVERY_US
 from ..live.controller.main import Controller, ControllerSettings
+from ..live.controller.notifier import Notifier
 from ..live.controller.rate_probe import EVERY_US as RATES_EVERY_US
+from ..notify.mail import MailSettings
 from ..policy.registry import make
 from ..wire.state_files import make_private
 from .access import check_access
@@ -58,6 +60,7 @@ class DaemonSettings:
     """Soft limit of open files of the agents started here; 0: the controller's own."""
     forecast_check_us: int = EVERY_US
     rate_check_us: int = RATES_EVERY_US
+    mail: MailSettings = field(default_factory=MailSettings)
 
 
 def build_controller(settings: DaemonSettings) -> Controller:
@@ -90,8 +93,15 @@ def build_controller(settings: DaemonSettings) -> Controller:
             started=settings.started,
             forecast_check_us=settings.forecast_check_us,
             rate_check_us=settings.rate_check_us,
+            notifier=_notifier(settings),
         )
     )
+
+
+def _notifier(settings: DaemonSettings) -> Notifier:
+    argv = [sys.executable, "-m", "tidewright.notify", "--state", str(settings.state), *settings.mail.argv]
+    # Without TCP only the user of the controller, and root, submit jobs: they may ask this machine for anything anyhow.
+    return Notifier((*argv, *([] if settings.listen else ["--loopback"])), bool(settings.mail.smtp))
 
 
 def local_agents(settings: DaemonSettings) -> tuple[LocalAgent, ...]:

@@ -76,6 +76,7 @@ def _chosen(given: argparse.Namespace) -> DaemonSettings:
         agents, chosen.images, chosen.node_timeout_us, chosen.image_quota, chosen.log_limit,
         (chosen.tls_cert, chosen.tls_key), chosen.jobs_as, started,
         forecast_check_us=chosen.forecast_check_us, rate_check_us=chosen.rate_check_us,
+        mail=chosen.mail,
     )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from ..engine.settings import EngineSettings, live_settings
 from ..live.controller.forecast_probe import EVERY_US
 from ..live.controller.rate_probe import EVERY_US as RATES_EVERY_US
 from ..model.rate import RateSettings
+from ..notify.mail import SETTINGS as MAIL_SETTINGS
+from ..notify.mail import MailSettings, parse_smtp
 from ..sim.rate_files import PACKAGED, load_rates
 from ..wire.state_files import name_of
 from .jobspec import fields, located
@@ -41,7 +43,8 @@ class Settings:
     ``rates`` names a table of how fast jobs run on which kind of device (docs/rates.md);
     ``node_timeout_us``: a node of several that is away for longer is down, and its jobs go on elsewhere;
     ``forecast_check_us``: how often at most the controller asks itself when a waiting job starts, to count how often that holds
-    (0: never); ``rate_check_us``: how often it reads what jobs report of their samples, to learn rates (0: never)."""
+    (0: never); ``rate_check_us``: how often it reads what jobs report of their samples, to learn rates (0: never);
+    ``mail``: where notifications are mailed."""
 
     policy: str = "sla"
     listen: str = ""
@@ -57,6 +60,7 @@ class Settings:
     rates: str = ""
     forecast_check_us: int = EVERY_US
     rate_check_us: int = RATES_EVERY_US
+    mail: MailSettings = field(default_factory=MailSettings)
     engine: EngineSettings = field(default_factory=live_settings)
 
 
@@ -90,6 +94,7 @@ def parse_settings(text: str, file: str) -> Settings:
     engine = values.pop("engine", {})
     if "rates" in values:
         values["rates"], engine["rates"] = values["rates"]
+    values["mail"] = MailSettings(**{name: values.pop(name) for name in MAIL_SETTINGS if name in values})
     for name in ("node_timeout", "forecast_check", "rate_check"):
         if name in values:
             values[f"{name}_us"] = values.pop(name)
@@ -166,6 +171,11 @@ def _address(text: str) -> str:
     return text
 
 
+def _smtp(text: str) -> str:
+    parse_smtp(text)
+    return text
+
+
 _TOP: dict[str, Callable[[Value], Any]] = {
     "policy": lambda value: _text(value, str),
     "listen": lambda value: _text(value, _address),
@@ -180,6 +190,10 @@ _TOP: dict[str, Callable[[Value], Any]] = {
     "node_timeout": lambda value: _text(value, parse_duration),
     "forecast_check": lambda value: _text(value, parse_duration),
     "rate_check": lambda value: _text(value, parse_duration),
+    "smtp": lambda value: _text(value, _smtp),
+    "smtp_password_file": lambda value: _text(value, str),
+    "mail_from": lambda value: _text(value, str),
+    "mail_domain": lambda value: _text(value, str),
     "engine": lambda value: None,
 }
 

@@ -15,6 +15,7 @@ from ..engine.events import Event
 from ..engine.snapshots import upcast
 from ..model.failure import RankFailure
 from ..model.job import JobSpec
+from ..model.notify import hide_targets
 
 FORMAT = 1
 """Version of the record; the first thing a reader checks."""
@@ -69,8 +70,9 @@ HIDDEN = "…"
 
 
 def hide_environment(spec: JobSpec) -> JobSpec:
-    """The spec with the names of its environment, and none of the values: they may be the submitter's secrets."""
-    return replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
+    """The spec with the names of its environment, and none of the values: they may be the submitter's secrets, as may be the
+    paths of webhooks."""
+    return replace(spec, env=dict.fromkeys(spec.env, HIDDEN), notify=hide_targets(spec.notify))
 
 
 def without_environments(items: Sequence[Any]) -> list[Any]:
@@ -89,7 +91,7 @@ def _redact(item: Any) -> Any:
 
 def redacted(body: bytes) -> bytes:
     """An encoded step without the values of any job's environment; it still replays to the same decisions."""
-    if b'"env":' not in body and b'"lines":' not in body:
+    if not any(key in body for key in (b'"env":', b'"lines":', b'"webhooks":')):
         return body
     record = decode(body)
     events, commands = without_environments(record.events), without_environments(record.commands)

@@ -252,6 +252,8 @@ class Code(StrEnum):
     RUNS_ON_THERE = "RunsOnThere"
     NODE_BECAUSE = "NodeBecause"
     DEVICE_BECAUSE = "DeviceBecause"
+    # notifications
+    NO_MAIL_SERVER = "NoMailServer"
     # requests refused
     SPEC_WRONG = "SpecWrong"
     ONE_OF_SPECS = "OneOfSpecs"

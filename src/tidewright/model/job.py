@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ..base.ids import valid_name
 from ..base.units import DAY, SECOND, format_bytes
+from .notify import Notify, wrong_notify
 
 LONGEST_US = 36_525 * DAY
 """Longest time accepted; sums with it stay within 64 bits."""
@@ -169,6 +170,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """The service whose replica it is, set by the engine."""
     array: ArrayMember | None = None
     after: tuple[Dependency, ...] = ()
+    notify: Notify | None = None
+    """Who is sent a mail or a request when something happens to it."""
 
     @property
     def floor(self) -> int:
@@ -330,6 +333,8 @@ def _odd_combinations(spec: JobSpec) -> list[str]:
         if not divides:
             found.append(f"ranks: {spec.ranks} ranks do not divide over {spec.devices} devices")
     found.extend(_wrong_work(spec))
+    if spec.notify is not None:
+        found.extend(wrong_notify(spec.notify))
     found.extend(f"env: bad name {key!r}" for key in spec.env if not key or "=" in key or "\0" in key)
     return found
 

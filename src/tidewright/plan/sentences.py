@@ -257,6 +257,9 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.NODE_BECAUSE: "{node} ({why:why})",
     C.DEVICE_BECAUSE: "{node} device {device:n} ({why:why})",
     },
+    "Notifications": {
+    C.NO_MAIL_SERVER: "no mail will be sent: the controller knows no mail server; its admin sets smtp in config.yaml",
+    },
     "Requests that are refused": {
     C.SPEC_WRONG: "the job cannot be run: {problems:list}",
     C.ONE_OF_SPECS: "specs[{index:n}]: {why:why}",

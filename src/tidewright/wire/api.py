@@ -325,6 +325,8 @@ class JobEvent(Struct, frozen=True, kw_only=True):
     why: str = ""
     cause: CauseView | None = None
     exit_code: int = NO_EXIT_CODE
+    notify: bool = False
+    """Whether its user wants notifications."""
     schema: str = SCHEMA
 
 

@@ -23,6 +23,7 @@ from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
 from .holder import CONTROLLER_LOCK, held, holder
+from .notify import NotifyReply
 from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
 
@@ -102,8 +103,10 @@ class Client(ServiceCalls):
         name: str | None = None,
         user: str | None = None,
         limit: int = 0,
+        notify: bool = False,
     ) -> api.JobList:
-        """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0: no limit."""
+        """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0: no limit; ``notify``:
+        those whose users want notifications."""
         query = {
             "all": int(all) or None,
             "state": state,
@@ -111,6 +114,7 @@ class Client(ServiceCalls):
             "name": name,
             "user": user,
             "limit": limit or None,
+            "notify": int(notify) or None,
         }
         return self._ask("GET", "/v1/jobs", api.JobList, query=query)
 
@@ -125,6 +129,10 @@ class Client(ServiceCalls):
     def eta(self, ref: Ref) -> api.EtaView:
         """When a job starts and ends, with intervals that hold eight of ten futures."""
         return self._ask("GET", _job(ref, "/eta"), api.EtaView)
+
+    def notify(self, ref: Ref) -> NotifyReply:
+        """Whom a job notifies of what; over the unix socket only. Raises NotFound for one that notifies of nothing."""
+        return self._ask("GET", _job(ref, "/notify"), NotifyReply)
 
     def suspend(self, ref: Ref, until_us: int = 0) -> api.ActionReply:
         """Suspend a job, so that it releases its devices, until ``resume`` or an absolute time."""

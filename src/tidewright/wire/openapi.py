@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from . import api
 from .bounds import QUERIES, bound
+from .notify import NotifyReply
 from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceImageRequest, ServiceList
 
 
@@ -48,7 +49,7 @@ ROUTES: tuple[Route, ...] = (
         query=(
             Param("all", "1: ended jobs too", "integer"), Param("state", "state names, separated by commas"),
             Param("team", "of this team"), Param("user", "of this user"), Param("name", "of this name"),
-            Param("limit", "at most so many", "integer"),
+            Param("limit", "at most so many", "integer"), Param("notify", "1: with notifications", "integer"),
         ),
     ),
     Route(name="job", method="GET", path=_JOB, text="One job in full, by id or unique name", answer=api.JobReply),
@@ -57,6 +58,10 @@ ROUTES: tuple[Route, ...] = (
         answer=api.WhyView, query=(Param("changes", "0: look for no changes, which takes longer", "integer"),),
     ),
     Route(name="eta", method="GET", path=_JOB + "/eta", text="When it starts and ends", answer=api.EtaView),
+    Route(
+        name="notify", method="GET", path=_JOB + "/notify", text="Whom it notifies of what; over the unix socket only",
+        answer=NotifyReply,
+    ),
     Route(
         name="suspend", method="POST", path=_JOB + "/suspend", text="Suspend it; it releases its devices",
         body=api.SuspendRequest, body_required=False, answer=api.ActionReply,

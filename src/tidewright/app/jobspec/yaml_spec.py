@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ...base.errors import UsageError
 from ...model.job import JobSpec, Phase, problems
-from . import fields, located, members
+from . import fields, located, members, notify
 from .loaded import Loaded, Submitter
 from .located import Mistakes, Scalar, Sequence, Value
 from .ranks import default_ranks
@@ -119,6 +119,8 @@ class _Document:
         if "run" in values:
             values["command"] = (*SHELL, values.pop("run"))
         values["env"] = {**submitter.environ, **values.get("env", {})}
+        asked, whom, hooks = values.pop("mail_type", None), values.pop("mail_user", ()), values.pop("webhook", ())
+        values["notify"] = notify.notification(asked, whom, hooks, submitter.user)
         values["workdir"] = str(Path(submitter.workdir, Path(values.get("workdir", "")).expanduser()))
         spec = JobSpec(user=submitter.user, **values)
         return spec if "ranks" in values else replace(spec, ranks=default_ranks(spec.command, max(spec.devices, 1)))
@@ -276,5 +278,8 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "sweep": ("sweep", _sweep),
     "at_once": ("at_once", _scalar(fields.whole)),
     "after": ("after", _dependencies),
+    "mail_type": ("mail_type", lambda value: tuple(one for many in _items(value, notify.kinds) for one in many)),
+    "mail_user": ("mail_user", lambda value: tuple(one for many in _items(value, notify.addresses) for one in many)),
+    "webhook": ("webhook", lambda value: _items(value, fields.plain)),
 }
 """Every key of a spec: the JobSpec field it fills, and how its value is read. docs/jobs.md is checked against it."""

@@ -27,6 +27,7 @@ from ..types import (
     VARIABLE,
 )
 from .following import finish, submission_options, submit
+from .notify_options import notify_options
 
 
 @click.command("run", short_help="Submit a command as a job.", context_settings={"allow_interspersed_args": False})
@@ -105,6 +106,7 @@ from .following import finish, submission_options, submit
 )
 @click.option("--after", type=DEPENDENCY, multiple=True, metavar="afterok:JOB", help="Run only when JOB has ended so.")
 @click.option("--array", type=INDICES, metavar="0-9%4", help="One job per index (at most 4 at once); see ARRAY_INDEX.")
+@notify_options
 @submission_options
 @click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
 @pass_session
@@ -140,6 +142,7 @@ def command(session: Session, /, **given: Any) -> int:
 def spec_of(given: dict[str, Any], page: str) -> JobSpec:
     """The job that options of tide run describe. Raises UsageError with all that is wrong, and the help ``page`` to look at."""
     from ...app.jobspec.members import command_name
+    from ...app.jobspec.notify import notification
     from ...app.jobspec.ranks import default_ranks
     from ...app.jobspec.submission import submitter, with_variables
 
@@ -186,6 +189,7 @@ def spec_of(given: dict[str, Any], page: str) -> JobSpec:
         runtime=given["runtime"] or "",
         runtime_class=share_class or "be",
         after=tuple(dict.fromkeys(one for many in given["after"] for one in many)),
+        notify=notification(given["mail_type"], given["mail_user"] or (), given["webhook"], me.user),
     )
     wrong = problems(spec)
     if wrong:

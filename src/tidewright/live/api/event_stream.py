@@ -10,7 +10,7 @@ from ...engine.book import Book
 from ...engine.commands import Command, Ended
 from ...engine.wall_time import wall_time
 from ...model.cause import Cause
-from ...model.job import State
+from ...model.job import JobSpec, State
 from ...wire.api import JobEvent
 from .cause_views import cause_view_or_none
 from .views import exit_code, state_name
@@ -29,6 +29,8 @@ class EventStream:
         self._unpublished: list[JobEvent] = []
         self._states: dict[int, int] = {}
         self._changed = asyncio.Event()
+        self.notifies = False
+        """Whether a job was seen whose user wants notifications."""
         self._gap = (0, 0)
         """The newest place whose event is not kept: a client whose last event is older has missed some."""
 
@@ -43,7 +45,7 @@ class EventStream:
 
     def observe_in_parts(self, turn: int, book: Book, commands: Iterable[Command]) -> Iterator[None]:
         """The same, with a break after every job."""
-        found: list[tuple[int, str, int, Cause | None, int]] = []
+        found: list[tuple[int, JobSpec, int, Cause | None, int]] = []
         for job in book.touched:
             yield
             record = book.jobs.get(job)
@@ -53,20 +55,22 @@ class EventStream:
             if self._states.get(job) != state:
                 self._states[job] = state
                 why = record.history[-1][2] if record.history else None
-                found.append((job, record.spec.name, state, why, 0))
+                found.append((job, record.spec, state, why, 0))
         for command in commands:
             if isinstance(command, Ended):
                 self._states.pop(command.job, None)
                 code = exit_code(command)
-                found.append((command.job, command.spec.name, command.state, command.why, code))
+                found.append((command.job, command.spec, command.state, command.why, code))
         at = wall_time(book.wall_offsets, book.now, book.now)
-        for number, (job, name, state, why, code) in enumerate(found):
+        for number, (job, spec, state, why, code) in enumerate(found):
             yield
             cause = cause_view_or_none(why)
             event = JobEvent(
-                seq=f"{turn}.{number}", at=at, job=job, name=name, state=state_name(state), why=cause.text if cause else "",
+                seq=f"{turn}.{number}", at=at, job=job, name=spec.name, state=state_name(state), why=cause.text if cause else "",
                 cause=cause, what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
+                notify=spec.notify is not None,
             )  # fmt: skip
+            self.notifies = self.notifies or event.notify
             self._unpublished.append(event)
 
     def publish(self) -> None:

@@ -39,6 +39,8 @@ class Query(NamedTuple):
     limit: int = 0
     without: Mapping[int, object] = {}
     """Jobs in the book that are not shown."""
+    notify: bool = False
+    """Only jobs whose users want notifications."""
 
 
 class _Page(Struct, frozen=True, kw_only=True):
@@ -71,7 +73,8 @@ async def _matching(book: Book, journal: Journal, query: Query, now: int) -> Asy
     ids, pause = _live(book, query.states), CooperativeYield()
     for first in range(0, len(ids), CHUNK):
         for job in _of(book, ids[first : first + CHUNK], query.equal):
-            if job in book.specs and job not in query.without:  # it may have ended since
+            spec = book.specs.get(job)  # it may have ended since
+            if spec is not None and job not in query.without and (spec.notify is not None or not query.notify):
                 yield job, views.live_job(book, job, now)
         await pause()
     final = [int(state) for state in query.states if state >= State.COMPLETED]

@@ -25,10 +25,10 @@ from ...wire import api, openapi
 from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
-from . import submission, views
+from . import notifications, submission, views
 from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
-from .identity import signed
+from .identity import signed, uid_of
 from .job_names import no_such_name
 from .listing import Query, listing, usage
 from .logs import Tail, log_path
@@ -85,14 +85,15 @@ class Routes(ServiceRoutes):
             now = self._now()
             found = await self.context.explainer.rehearse(self.context.loop.driver.engine, body.specs, now)
             return self._answer(rehearsed(body.specs, found, now))
-        return self._answer(await submission.admit(self.context.loop, body))
+        reply = await submission.admit(self.context.loop, body)
+        return self._answer(notifications.warned(reply, body.specs, self.context.mails))
 
     async def jobs(self, request: Request) -> Response:
         given = request.query_params
         query = Query(
             states=tuple(states(given.get("state", ""))), limit=number(request, "limit", 0),
             equal={key: given[key] for key in ("name", "team", "user") if key in given},
-            ended=flag(request, "all"), without=self.context.loop.rejected,
+            ended=flag(request, "all"), without=self.context.loop.rejected, notify=flag(request, "notify"),
         )  # fmt: skip
         found = await listing(self._book, self.context.journal, query, self._now())
         return Response(found, media_type="application/json")
@@ -155,6 +156,12 @@ class Routes(ServiceRoutes):
         found = await self.context.explainer.forecast(self.context.loop.driver.engine, (job,), now)
         kept = views.calibration_view(self._book.start_calibration)
         return self._answer(eta_view(view.id, view.name, view.state, found[0], now, kept))
+
+    async def notify(self, request: Request) -> Response:
+        if uid_of(request.scope) is None:
+            raise UsageError("notifications are asked for over the unix socket only", "ask on the controller's machine")
+        job = self._find(request)
+        return self._answer(notifications.reply(self.context, job, self._view(job), self._now()))
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())

@@ -14,7 +14,21 @@ from ...model.job import JobSpec
 from ...wire.job_parts import CauseView
 
 _TIMES = frozenset(
-    {"at", "submit", "start", "started", "end", "since", "taken", "next_image", "now", "low", "middle", "high"}
+    {
+        "at",
+        "submit",
+        "start",
+        "started",
+        "end",
+        "since",
+        "taken",
+        "next_image",
+        "now",
+        "low",
+        "middle",
+        "high",
+        "deadline",
+    }
 )
 """Fields of answers that are absolute times, microseconds since 1970; 0 and less: none."""
 

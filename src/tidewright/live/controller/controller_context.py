@@ -45,6 +45,8 @@ class ControllerContext:
     """The unix account of all jobs; empty: that of the agents."""
     forget_reports: Callable[[str], None]
     """Of a workload: what its jobs have reported of their rates counts no longer."""
+    mails: bool = False
+    """Whether there is a mail server for notifications."""
 
     def info(self) -> api.Info:
         """The controller itself."""

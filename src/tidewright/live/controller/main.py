@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from .disk_space import RESERVE_BYTES, Reserve
 from .forecast_probe import EVERY_US, ForecastProbe
 from .lock import StateLock
 from .loop import Loop
+from .notifier import Notifier, NotifierSupervisor
 from .rate_probe import EVERY_US as RATES_EVERY_US
 from .rate_probe import RateLearner, RateProbe
 
@@ -75,6 +76,7 @@ class ControllerSettings:
     """Called once it serves."""
     forecast_check_us: int = EVERY_US
     """Pause between its own forecasts, which are held against what becomes of them; 0: none are made."""
+    notifier: Notifier = field(default_factory=Notifier)
     rate_check_us: int = RATES_EVERY_US
     """Pause between readings of what jobs report of their progress; 0: rates are not learnt."""
 
@@ -145,10 +147,13 @@ class Controller:
         context = ControllerContext(
             settings.state, loop, agent_pool, event_stream, journal, metrics, explainer, settings.policy, settings.version,
             lock.epoch, clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
-            rate_probe.forget,
+            rate_probe.forget, settings.notifier.mails,
         )  # fmt: skip
         servers = self._servers(context, tcp)
-        probes = ForecastProbe(loop, explainer, settings.forecast_check_us), rate_probe
+        probes = (
+            ForecastProbe(loop, explainer, settings.forecast_check_us), rate_probe,
+            NotifierSupervisor(settings.state, settings.notifier, loop),
+        )  # fmt: skip
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, loop.stop)
         try:
@@ -167,7 +172,7 @@ class Controller:
         agent_pool: AgentPool,
         supervisors: list[AgentSupervisor],
         servers: list[UnixServer | TcpServer],
-        probes: Sequence[ForecastProbe | RateProbe],
+        probes: Sequence[ForecastProbe | RateProbe | NotifierSupervisor],
     ) -> None:
         tasks = [asyncio.create_task(server.serve()) for server in servers]
         tasks += [asyncio.create_task(supervisor.run()) for supervisor in supervisors]

@@ -1,0 +1,7 @@
+"""``python -m tidewright.notify``."""
+
+import sys
+
+from .main import main
+
+sys.exit(main())

@@ -1,0 +1,22 @@
+"""Messages for the process that sends notifications. Asked over the unix socket only: they hold the paths of webhooks."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..model.notify import Notify
+from .answers import SCHEMA
+from .api import JobView
+
+
+class NotifyReply(Struct, frozen=True, kw_only=True):
+    """A job, whom it notifies, and what it was promised. ``deadline``: microseconds since 1970, 0: none; ``array``: the array
+    of which it is one of ``size`` members."""
+
+    job: JobView
+    notify: Notify
+    deadline: int = 0
+    array: str | None = None
+    size: int = 1
+    now: int = 0
+    schema: str = SCHEMA
