@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import attrgetter
 
+from ..model.job import TIER_TARGET, Tier
 from ..model.job_record import JobRecord
 from ..model.node import Allocation, device_count, milli_devices
 from ..model.rate import progress_us
@@ -96,3 +97,23 @@ def stop_service(table: JobTable, row: int, now: int) -> None:
     accrue(table, row, now)
     table.rate[row] = 0
     table.run_since[row] = -1
+
+
+# -- what is promised -------------------------------------------------------------------------------------------------------
+
+
+def promised_us(record: JobRecord, submit: int, now: int) -> int:
+    """Full-speed run time that a job was promised from its submission until ``now``, each tier for as long as it had it."""
+    return record.promised_us + round(TIER_TARGET[record.spec.tier_rank] * (now - (record.tier_since or submit)))
+
+
+def change_tier(table: JobTable, row: int, record: JobRecord, tier: Tier, now: int) -> None:
+    """The job is promised ``tier`` from now on; what it was promised until now stays promised (docs/why/gpu-fraction.md).
+
+    The caller changes its spec afterwards.
+    """
+    submit, target = table.submit.item(row), TIER_TARGET[tier]
+    record.promised_us = promised_us(record, submit, now)
+    record.tier_since = now
+    table.tier[row] = int(tier)
+    table.waived[row] = now - submit - round(record.promised_us / target) if target else 0

@@ -98,6 +98,7 @@ KINDS: dict[str, ArgumentKind] = {
     "where": ArgumentKind(str, lambda placement: "one node" if placement == "one-node" else "the whole pool"),
     "n": ArgumentKind(int, str),
     "us": ArgumentKind(int, format_duration),
+    "us_or_none": ArgumentKind(int, lambda us: format_duration(us) if us else "none"),
     "seconds": ArgumentKind(int, lambda us: f"{us // 1_000_000}s"),
     "bytes": ArgumentKind(int, format_bytes),
     "gib": ArgumentKind(int, lambda size: f"{size / 2**30:.1f}GiB"),
