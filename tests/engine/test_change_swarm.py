@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidewright.drive.replay import replay
 from tidewright.engine.engine import Engine
-from tidewright.testing.swarm_changes import ChangeSwarm
+from tidewright.testing.swarm_services import ChangeSwarm
 
 SEEDS = st.integers(min_value=0, max_value=2**32)
 

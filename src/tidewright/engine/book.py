@@ -25,11 +25,11 @@ from ..plan.plan import Wake
 from ..plan.reasons import Blocked, Reason
 from ..plan.render import render
 from ..plan.request import Request, request_of, row_request
-from . import frozen_memory, rates, time_limit
+from . import frozen_memory, rates
 from .calibration import StartCalibration
 from .commands import Command, Reply
 from .image_catalog import ImageCatalog
-from .ledger import PoolLedger, accrue, start_service, stop_service
+from .ledger import PoolLedger, accrue, arm_limit, start_service, stop_service
 from .nodes.outages import Outages
 from .services.records import ServiceBook
 from .settings import EngineSettings
@@ -279,7 +279,7 @@ class Book(ImageCatalog):
         start_service(self.table, row, self.allocations[job], self.now, rates.begin(self, job, row))
         if self.table.first_start.item(row) < 0:
             self.table.first_start[row] = self.now
-        time_limit.arm(self, job)
+        arm_limit(self, job)
 
     def accrue(self, row: int) -> None:
         """Bring a job's service up to date."""

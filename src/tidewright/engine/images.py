@@ -12,9 +12,10 @@ from ..model.cause import Cause, Code
 from ..model.job import Level
 from ..model.job_record import EVERYWHERE, Image, Saving
 from ..model.node import Allocation
-from . import pauses, time_limit
+from . import pauses
 from .book import Book
 from .commands import DropImages, Launch
+from .ledger import run_time_us
 
 KEPT = 2
 
@@ -23,7 +24,7 @@ def order(book: Book, job: int, row: int) -> int:
     """Give the next image its number and note what will be in it at least."""
     record = book.jobs[job]
     record.last_image += 1
-    record.saving = Saving(record.last_image, book.now, book.table.ideal.item(row), time_limit.used_us(book, job))
+    record.saving = Saving(record.last_image, book.now, book.table.ideal.item(row), run_time_us(book, job))
     return record.last_image
 
 

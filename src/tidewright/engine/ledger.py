@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Protocol
 
 from ..model.job import TIER_TARGET, Tier
 from ..model.job_record import JobRecord
@@ -117,3 +118,40 @@ def change_tier(table: JobTable, row: int, record: JobRecord, tier: Tier, now: i
     record.tier_since = now
     table.tier[row] = int(tier)
     table.waived[row] = now - submit - round(record.promised_us / target) if target else 0
+
+
+# -- run time and its limit -------------------------------------------------------------------------------------------------
+
+
+class LimitedBook(Protocol):
+    """What of the book is read and written here."""
+
+    now: int
+    table: JobTable
+    jobs: dict[int, JobRecord]
+
+    def set_timer(self, at: int, kind: str, job: int = -1, token: int = 0) -> None:
+        """Ask to be stepped at a time."""
+
+
+def run_time_us(book: LimitedBook, job: int) -> int:
+    """Run time charged to a job so far, the present run included, microseconds."""
+    since = book.table.run_since.item(book.table.row[job])
+    return book.jobs[job].run_time_used_us + (book.now - since if since >= 0 else 0)
+
+
+def over_limit(book: LimitedBook, job: int) -> bool:
+    """Whether a job has run for as long as it may."""
+    limit = book.table.limit.item(book.table.row[job])
+    return bool(0 < limit <= run_time_us(book, job))
+
+
+def arm_limit(book: LimitedBook, job: int) -> None:
+    """Set the timer for the end of the run of a job that has a limit.
+
+    A limit may change while the job runs (``requests.update``): an earlier timer, which may come too early, does nothing then.
+    """
+    row = book.table.row[job]
+    limit, since = book.table.limit.item(row), book.table.run_since.item(row)
+    if limit and since >= 0:
+        book.set_timer(book.now + max(0, limit - run_time_us(book, job)), "limit", job, since)

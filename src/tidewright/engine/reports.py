@@ -6,8 +6,9 @@ from ..model.cause import Cause, Code, reported
 from ..model.job import Level, State
 from ..model.job_record import Cooldown
 from . import events as ev
-from . import images, pauses, periodic, rates, time_limit
+from . import images, pauses, periodic, rates
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
+from .ledger import over_limit
 from .lifecycle import transition
 from .nodes import refusals
 from .nodes.evacuate import move_away
@@ -306,12 +307,7 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
 
 def _job_timer(book: Book, kind: str, job: int, token: int) -> None:
     record, row = book.jobs[job], book.table.row[job]
-    if (
-        kind == "limit"
-        and book.table.run_since[row] == token
-        and record.state == RUNNING
-        and time_limit.over(book, job)
-    ):
+    if kind == "limit" and book.table.run_since[row] == token and record.state == RUNNING and over_limit(book, job):
         stop(book, job, int(State.TIMEOUT), Code.TIME_LIMIT())
     elif kind == "backoff" and record.backoff_until == token:
         record.backoff_until = 0

@@ -13,6 +13,7 @@ from ..model.node import bits
 from . import frozen_memory, images
 from .book import HELD, QUEUED, Book
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
+from .ledger import promised_us
 from .lifecycle import transition
 
 _ORDERS = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks, StopRanks)
@@ -61,6 +62,7 @@ def _end_one(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
             int(table.attained[row]), book.ledger.retire(record), int(table.preemptions[row]), record.attempt, code, why,
             tuple(record.history), record.lost_us, failure,
+            promised_us(record, int(table.submit[row]), book.now) if record.tier_since else 0,
         )
     )  # fmt: skip
     book.forget(job, state)

@@ -201,6 +201,11 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
         return self.images[-1] if self.images else None
 
     @property
+    def ends(self) -> bool:
+        """Whether it is being stopped for good."""
+        return self.ending is not None and self.ending.state != State.QUEUED
+
+    @property
     def image_only(self) -> bool:
         """Whether it is suspended and lives in its image alone: no process of it is left anywhere."""
         return self.suspended_as == "image" and self.allocation is None

@@ -30,7 +30,7 @@ REMEDIES: dict[C, str] = {
     C.NO_LIMIT: "give the whole of it: tide update {job:n} --time 2h",
     C.LIMIT_TOO_SHORT: "end the job with tide cancel {job:n}, or give the whole limit, like --time 2h",
     C.WAITS_ALREADY: "see why: tide why {job:n}",
-    C.ENDED_FOR_GOOD: "submit it again with tide run or tide submit; tide show {job:n} prints its command and its request",
+    C.ENDED_FOR_GOOD: "submit it again with tide run or tide submit; see how it was with tide show {job:n}",
     C.NO_IMAGE_OF: "leave out --from-image, and it starts from its beginning",
     C.NOT_SUSPENDABLE: "freeze it for a moment with --for (at most {bound:seconds}), cancel it, or submit it with "
     "--preempt cooperative",

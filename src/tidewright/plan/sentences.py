@@ -217,7 +217,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.SCALED_BY_USER: "scaled to {count:devices} by its user",
     C.CHANGED_BY: "changed by {by}: {changes:whys}",
     C.TEXT_CHANGED: "{field} from {was} to {now}",
-    C.TIME_CHANGED: "{field} from {was:us_or_none} to {now:us_or_none}",
+    C.TIME_CHANGED: "{field:time} from {was:us_or_none} to {now:us_or_none}",
     C.REQUEUED_BY: "requeued by {by}",
     C.NOT_SCALED: "not scaled to {wanted:devices}: it continues on {have:n}",
     C.JOB_HAS_ENDED: "job {job:n} has ended",

@@ -18,8 +18,8 @@ from . import runtime_attach
 PLACEMENTS = ("consolidate", "one-node", "any")
 """Order of the ``placement`` column's values."""
 _ADMITTED = Code.ADMITTED()
-UNNAMED = "its user"
-"""Who did something, where it is not known."""
+UNNAMED = "[unknown]"
+"""A user whose name is not known; no unix user has a bracket in it."""
 
 
 def submit(book: Book, event: Submit) -> None:

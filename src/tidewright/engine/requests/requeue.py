@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...model.cause import Cause, Code
 from ...model.job import State
+from ...model.job_record import JobRecord
 from .. import events as ev
 from .. import start_forecasts
 from ..book import HELD, QUEUED, Book
@@ -44,16 +45,15 @@ def _refused(book: Book, event: ev.Requeue) -> Cause | None:
     job, record, state = event.job, book.jobs[event.job], book.state(event.job)
     if record.spec.service:
         return Code.IS_REPLICA(job, record.spec.service)
-    if state is State.STOPPING and record.ending is not None and record.ending.state != QUEUED:
+    if record.ends:
         return Code.ENDING(job)
-    if not _has_begun(book, job):
+    if not has_begun(record):
         return Code.WAITS_ALREADY(job, state.name)
     return Code.NO_IMAGE_OF(job) if event.from_image and record.image is None else None
 
 
-def _has_begun(book: Book, job: int) -> bool:
+def has_begun(record: JobRecord) -> bool:
     """Whether there is an attempt to end, or an image that the next one would start from."""
-    record = book.jobs[job]
     return bool(record.allocation is not None or record.suspended_as or record.restore_from)
 
 

@@ -14,15 +14,15 @@ from ...model.cause import Cause, Code
 from ...model.job import JobSpec, State, problems
 from ...model.spec_changes import SpecChanges
 from .. import events as ev
-from .. import start_forecasts, time_limit
-from ..book import QUEUED, Book
+from .. import start_forecasts
+from ..book import Book
 from ..commands import Reply
-from ..ledger import change_tier
+from ..ledger import arm_limit, change_tier, over_limit, run_time_us
 from ..termination import stop
 from .admission import UNNAMED, answer, forecast, known, predict
 from .user_moves import Refusal
 
-_TIMES = {"deadline_us": "deadline", "max_duration_us": "time limit", "expected_us": "expected run time"}
+_TIMES = ("max_duration_us", "deadline_us", "expected_us")
 _TEXTS = ("name", "team", "tier", "weight", "retries")
 
 
@@ -45,7 +45,7 @@ def update(book: Book, event: ev.Update) -> None:
     start_forecasts.withdraw(book, job)
     book.touched[job] = book.forced = True
     answer(book, Reply(event.op_id, job, warning=_warning(book, job, before)))
-    if time_limit.over(book, job):
+    if over_limit(book, job):
         stop(book, job, int(State.TIMEOUT), Code.TIME_LIMIT())
 
 
@@ -56,10 +56,10 @@ def differences(before: JobSpec, spec: JobSpec) -> tuple[Cause, ...]:
         was, now = getattr(before, field), getattr(spec, field)
         if was != now:
             found.append(Code.TEXT_CHANGED(field, _text(was), _text(now)))
-    for field, word in _TIMES.items():
+    for field in _TIMES:
         was, now = getattr(before, field), getattr(spec, field)
         if was != now:
-            found.append(Code.TIME_CHANGED(word, was, now))
+            found.append(Code.TIME_CHANGED(field, was, now))
     return tuple(found)
 
 
@@ -72,7 +72,7 @@ def _changed(book: Book, job: int, changes: SpecChanges) -> JobSpec:
     record = book.jobs[job]
     if record.spec.service:
         raise Refusal(Code.IS_REPLICA(job, record.spec.service))
-    if book.state(job) is State.STOPPING and record.ending is not None and record.ending.state != QUEUED:
+    if record.ends:
         raise Refusal(Code.ENDING(job))
     fields: dict[str, Any] = {name: value for name, value in asdict(changes).items() if value is not None}
     by = fields.pop("limit_by_us")
@@ -111,7 +111,7 @@ def _write(book: Book, job: int, spec: JobSpec) -> None:
     table.deadline[row] = table.submit.item(row) + spec.deadline_us if spec.deadline_us else 0
     table.limit[row] = spec.max_duration_us
     if spec.max_duration_us != before.max_duration_us:
-        time_limit.arm(book, job)
+        arm_limit(book, job)
     if spec.expected_us or before.expected_us:
         table.predicted[row] = table.predicted_low[row] = table.predicted_high[row] = 0
         predict(book, job, spec)
@@ -120,6 +120,6 @@ def _write(book: Book, job: int, spec: JobSpec) -> None:
 def _warning(book: Book, job: int, before: JobSpec) -> Cause | None:
     """What the user of a changed job should know."""
     spec = book.specs[job]
-    if time_limit.over(book, job):
-        return Code.PAST_ITS_LIMIT(time_limit.used_us(book, job), spec.max_duration_us)
+    if over_limit(book, job):
+        return Code.PAST_ITS_LIMIT(run_time_us(book, job), spec.max_duration_us)
     return forecast(book, spec) if spec.tier_rank > before.tier_rank else None

@@ -29,6 +29,7 @@ from . import submission, views
 from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
 from .identity import signed
+from .job_change_routes import JobChangeRoutes
 from .job_names import no_such_name
 from .listing import Query, listing, usage
 from .logs import Tail, log_path
@@ -45,7 +46,7 @@ EVENTS_AT_A_TIME = 200
 _JOB_ID = re.compile(r"\d{1,18}")
 
 
-class Routes(ServiceRoutes):
+class Routes(ServiceRoutes, JobChangeRoutes):
     """The handlers. Named as in the route table, which binds them."""
 
     def application(self) -> Starlette:
