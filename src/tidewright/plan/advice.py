@@ -87,6 +87,8 @@ CONSEQUENCE: dict[Reason, str] = {
     Reason.PLANNING: "a plan is being made; asked again in a moment",
 }
 """What happens next to a job that waits."""
+CONSEQUENCE_OF_HOLD = "waits; released by tide release"
+"""The same where it is kept from starting, not suspended (``Reason.USER_HOLD`` too)."""
 
 REASON_REMEDY: dict[Reason, str] = {
     Reason.DEVICES_RESERVED: "see when it starts: tide eta {job}",

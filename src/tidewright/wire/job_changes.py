@@ -59,6 +59,8 @@ class BulkReply(Struct, frozen=True, kw_only=True):
     """``done``: the jobs that it was granted for; what became of those is durable."""
 
     done: tuple[int, ...] = ()
+    ended: int = 0
+    """Jobs that had ended by then."""
     refused: tuple[RefusedJob, ...] = ()
     schema: str = SCHEMA
 

@@ -89,9 +89,9 @@ def _images(job: JobView, now: int) -> list[tuple[str, str]]:
     took += [f"of that {format_duration(job.hold_us)} to a standstill"] if job.hold_us else []
     took += _share(job)
     took += [f"restore {format_duration(job.restore_us)}"] if job.restore_us else []
-    lost = format_duration(job.lost_us) if job.lost_us else ""
+    lost = f"{format_duration(job.lost_us)} of work, to failures and requeues" if job.lost_us else ""
     return [("images", "\n".join(lines) or ("none yet" if job.level == "full" else "")), ("", due),
-            ("costs", ", ".join(took) if job.images else ""), ("lost", lost and f"{lost} of work, to failures")]  # fmt: skip
+            ("costs", ", ".join(took) if job.images else ""), ("lost", lost)]  # fmt: skip
 
 
 def _share(job: JobView) -> list[str]:

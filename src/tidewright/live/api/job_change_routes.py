@@ -18,6 +18,7 @@ from ...engine.book import Book
 from ...engine.commands import Reply
 from ...engine.requests.hold import WITH_DEVICES
 from ...engine.requests.requeue import has_begun
+from ...model.cause import Code
 from ...model.job import FINAL, State
 from ...model.job_record import JobRecord
 from ...plan.render import remedy, render
@@ -40,6 +41,7 @@ from .request_parsing import body as read_body
 from .request_parsing import flag, states
 from .views import state_name
 
+_ENDED = (Code.ENDED_ALREADY, Code.ENDED_FOR_GOOD)
 ACTIONS: tuple[str, ...] = get_args(Action)
 
 
@@ -140,10 +142,12 @@ def _event(body: BulkRequest, job: int, op_id: str, by: str) -> ev.Event:
 
 
 def _bulk_reply(replies: list[Reply]) -> BulkReply:
+    wrong = [(one.job, one.error) for one in replies if one.error]
     refused = tuple(
-        RefusedJob(job=one.job, error=render(one.error), remedy=remedy(one.error)) for one in replies if one.error
+        RefusedJob(job=job, error=render(why), remedy=remedy(why)) for job, why in wrong if why.code not in _ENDED
     )
-    return BulkReply(done=tuple(one.job for one in replies if not one.error), refused=refused)
+    done = tuple(one.job for one in replies if not one.error)
+    return BulkReply(done=done, ended=len(wrong) - len(refused), refused=refused)
 
 
 _APPLIES: dict[str, Callable[[JobRecord], bool]] = {
