@@ -274,6 +274,8 @@ class Code(StrEnum):
     CHANGES_WRONG = "ChangesWrong"
     NO_LIMIT = "NoLimit"
     LIMIT_TOO_SHORT = "LimitTooShort"
+    TEAM_HAS_IMAGES = "TeamHasImages"
+    NAME_IN_OUTPUT = "NameInOutput"
     WAITS_ALREADY = "WaitsAlready"
     ENDED_FOR_GOOD = "EndedForGood"
     NO_IMAGE_OF = "NoImageOf"

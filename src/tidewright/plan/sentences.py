@@ -279,6 +279,8 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.CHANGES_WRONG: "job {job:n} cannot be changed like this: {problems:list}",
     C.NO_LIMIT: "job {job:n} has no time limit that could be changed by some time",
     C.LIMIT_TOO_SHORT: "job {job:n} has a time limit of {limit:us}; less {less:us} leaves nothing of it",
+    C.TEAM_HAS_IMAGES: "job {job:n} has started; its images are those of team {team}",
+    C.NAME_IN_OUTPUT: "job {job:n} has started, and its output file is called after it (%x)",
     C.WAITS_ALREADY: "job {job:n} is {state:state} and waits for its start already",
     C.ENDED_FOR_GOOD: "job {job:n} has ended ({state:state}) and cannot be requeued",
     C.NO_IMAGE_OF: "there is no image of job {job:n}",

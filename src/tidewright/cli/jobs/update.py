@@ -44,7 +44,7 @@ def _with_refusals(command: Any) -> Any:
 @click.option("--expect", type=DURATION_OR_NONE, metavar="TIME|none", help="Your estimate of its run time.")
 @click.option("--weight", type=float, metavar="N", help="Share among equals, above 0.")
 @click.option("--name", metavar="NAME", help="What it is called.")
-@click.option("--team", metavar="NAME", help="Who it is accounted to, with all that it has had so far.")
+@click.option("--team", metavar="NAME", help="Who it is accounted to; before its first start.")
 @click.option("--retries", type=click.IntRange(0, 1000), metavar="N", help="How often a failure is tried again.")
 @_with_refusals
 @pass_session

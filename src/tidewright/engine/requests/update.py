@@ -20,6 +20,7 @@ from ..commands import Reply
 from ..ledger import arm_limit, change_tier, over_limit, run_time_us
 from ..termination import stop
 from .admission import UNNAMED, answer, forecast, known, predict
+from .requeue import has_begun
 from .user_moves import Refusal
 
 _TIMES = ("max_duration_us", "deadline_us", "expected_us")
@@ -81,10 +82,21 @@ def _changed(book: Book, job: int, changes: SpecChanges) -> JobSpec:
     if fields.get("deadline_us", 0) > 0:
         fields["deadline_us"] += book.now - book.table.submit.item(book.table.row[job])
     spec = replace(record.spec, **fields)
+    _bound_to_attempts(book, job, spec)
     wrong = problems(spec)
     if wrong:
         raise Refusal(Code.CHANGES_WRONG(job, tuple(wrong)), "usage")
     return spec
+
+
+def _bound_to_attempts(book: Book, job: int, spec: JobSpec) -> None:
+    """Raise Refusal for what the files of an attempt depend on: images are stored by team, and an output may have the name."""
+    record = book.jobs[job]
+    if spec.team != record.spec.team and (has_begun(record) or record.images):
+        raise Refusal(Code.TEAM_HAS_IMAGES(job, record.spec.team))
+    started = record.attempt > 1 or record.allocation is not None or record.suspended_as
+    if spec.name != record.spec.name and "%x" in spec.output and started:
+        raise Refusal(Code.NAME_IN_OUTPUT(job))
 
 
 def _limit_by(book: Book, job: int, by: int) -> int:
