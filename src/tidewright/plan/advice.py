@@ -29,7 +29,7 @@ REMEDIES: dict[C, str] = {
     C.CHANGES_WRONG: "correct these and ask again",
     C.NO_LIMIT: "give the whole of it: tide update {job:n} --time 2h",
     C.LIMIT_TOO_SHORT: "end the job with tide cancel {job:n}, or give the whole limit, like --time 2h",
-    C.TEAM_HAS_IMAGES: "change it before the first start; tide requeue --hold {job:n} takes it back there, without its work",
+    C.TEAM_HAS_IMAGES: "change it before the first start, or give up its work first: tide requeue --hold {job:n}",
     C.NAME_IN_OUTPUT: "leave its name as it is",
     C.WAITS_ALREADY: "see why: tide why {job:n}",
     C.ENDED_FOR_GOOD: "submit it again with tide run or tide submit; see how it was with tide show {job:n}",
