@@ -52,31 +52,45 @@ class JobChangeRoutes(BookRoutes):
         """The job that a path names."""
         raise NotImplementedError
 
+    async def _act_on(
+        self, request: Request, op_id: str, make: Callable[[int, str], ev.Event], concerned: Callable[[int], bool]
+    ) -> Response:
+        """One event, made of the job that a path names and an op_id. ``concerned``: whether it has a meaning for a job."""
+        op_id = op_id or new_op_id()
+        return await self._act(make(self._find(request), op_id), op_id)
+
+    def _concerned(self, action: str) -> Callable[[int], bool]:
+        return lambda job: _APPLIES[action](self._book.jobs[job])
+
     async def update(self, request: Request) -> Response:
         body = await read_body(request, UpdateRequest)
         if body.changes == type(body.changes)():
             raise UsageError("changes: empty; nothing to change", "name a field with its new value, e.g. tier")
         if body.changes.limit_by_us and body.changes.max_duration_us is not None:
             raise UsageError("changes: max_duration_us and limit_by_us are both given", "give one of them")
-        op_id = body.op_id or new_op_id()
-        return await self._act(ev.Update(self._find(request), body.changes, op_id, caller(request.scope)), op_id)
+        changes, by = body.changes, caller(request.scope)
+        return await self._act_on(
+            request, body.op_id, lambda job, op_id: ev.Update(job, changes, op_id, by), self._concerned("cancel")
+        )
 
     async def hold(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
-        op_id = body.op_id or new_op_id()
-        event = ev.Hold(self._find(request), op_id, waiting=True, by=caller(request.scope))
-        return await self._act(event, op_id)
+        by = caller(request.scope)
+        return await self._act_on(
+            request, body.op_id, lambda job, op_id: ev.Hold(job, op_id, waiting=True, by=by), self._concerned("hold")
+        )
 
     async def release(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
-        op_id = body.op_id or new_op_id()
-        return await self._act(ev.Release(self._find(request), op_id), op_id)
+        return await self._act_on(request, body.op_id, ev.Release, self._concerned("release"))
 
     async def requeue(self, request: Request) -> Response:
         body = await read_body(request, RequeueRequest, RequeueRequest())
-        op_id = body.op_id or new_op_id()
-        event = ev.Requeue(self._find(request), op_id, caller(request.scope), body.from_image, body.hold)
-        return await self._act(event, op_id)
+        by = caller(request.scope)
+        return await self._act_on(
+            request, body.op_id, lambda job, op_id: ev.Requeue(job, op_id, by, body.from_image, body.hold),
+            self._concerned("requeue"),
+        )  # fmt: skip
 
     # -- many jobs --------------------------------------------------------------------------------------------------
 
@@ -133,7 +147,7 @@ def _words(text: str) -> frozenset[str]:
 
 def _event(body: BulkRequest, job: int, op_id: str, by: str) -> ev.Event:
     if body.action == "cancel":
-        return ev.Cancel(job, op_id)
+        return ev.Cancel(job, op_id, by)
     if body.action == "hold":
         return ev.Hold(job, op_id, waiting=True, by=by)
     if body.action == "release":

@@ -28,7 +28,7 @@ from ..journal.export import exported
 from . import submission, views
 from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
-from .identity import signed
+from .identity import caller, signed
 from .job_change_routes import JobChangeRoutes
 from .job_names import no_such_name
 from .listing import Query, listing, usage
@@ -195,7 +195,7 @@ class Routes(ServiceRoutes, JobChangeRoutes):
     async def cancel(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
-        return await self._act(ev.Cancel(self._find(request), op_id), op_id)
+        return await self._act(ev.Cancel(self._find(request), op_id, caller(request.scope)), op_id)
 
     async def wait(self, request: Request) -> Response:
         job = self._find(request)
