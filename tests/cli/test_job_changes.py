@@ -70,6 +70,7 @@ def test_update_asks_for_what_is_named_and_nothing_else(
         (["--time", "+0"], "changes nothing"),
         (["--time", "soon"], "not a duration"),
         (["--sla", "gold"], "gold"),
+        (["--weight", "nan"], "not a number"),
     ],
 )
 def test_update_says_what_it_does_not_change_and_what_does(tide: Terminal, options: list[str], said: str) -> None:

@@ -9,7 +9,7 @@ import click
 from ...base.errors import UsageError
 from ...model.spec_changes import SpecChanges
 from ..session import Session, pass_session
-from ..types import DURATION_OR_NONE, LIMIT
+from ..types import DURATION_OR_NONE, LIMIT, NUMBER
 from .each_job import each
 
 _SUBMIT_ANEW = "cancel it and submit it anew"
@@ -42,7 +42,7 @@ def _with_refusals(command: Any) -> Any:
               help="Limit of run time; +1h or -30m changes the one there is.")  # fmt: skip
 @click.option("--deadline", type=DURATION_OR_NONE, metavar="TIME|none", help="Wanted end, counted from now.")
 @click.option("--expect", type=DURATION_OR_NONE, metavar="TIME|none", help="Your estimate of its run time.")
-@click.option("--weight", type=float, metavar="N", help="Share among equals, above 0.")
+@click.option("--weight", type=NUMBER, metavar="N", help="Share among equals, above 0.")
 @click.option("--name", metavar="NAME", help="What it is called.")
 @click.option("--team", metavar="NAME", help="Who it is accounted to; before its first start.")
 @click.option("--retries", type=click.IntRange(0, 1000), metavar="N", help="How often a failure is tried again.")
