@@ -23,6 +23,8 @@ from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
 from .holder import CONTROLLER_LOCK, held, holder
+from .job_changes import JobChangeCalls
+from .job_changes import job_path as _job
 from .notify import NotifyReply
 from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
@@ -54,7 +56,7 @@ class _UnixConnection(http.client.HTTPConnection):
         refuse_stranger(self.sock, self._path)
 
 
-class Client(ServiceCalls):
+class Client(ServiceCalls, JobChangeCalls):
     """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
 
     ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.
@@ -371,12 +373,6 @@ def _address(url: str) -> tuple[bool, str, int | None]:
     except ValueError:
         pass
     raise UsageError(f"not an address of a controller: {url!r}", "write it like http://127.0.0.1:7700")
-
-
-def _job(ref: Ref, tail: str = "") -> str:
-    if not str(ref):
-        raise NotFound("an empty name of a job", "list jobs with tide ps --all")
-    return f"/v1/jobs/{quote(str(ref), safe='')}{tail}"
 
 
 def _query(query: dict[str, Any] | None) -> str:

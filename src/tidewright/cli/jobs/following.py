@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from ...base.errors import Unreachable, WorldError
 from ...base.units import agreeing
@@ -29,6 +30,7 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
         [
             click.option("--wait", is_flag=True, help="Wait for the end and return the job's exit code."),
             click.option("-f", "--follow", is_flag=True, help="Print its output as it comes; implies --wait."),
+            click.option("-H", "--hold", is_flag=True, help="Keep it from starting until tide release."),
             click.option("--dry-run", is_flag=True, help="Only say where and when it would start."),
             click.option("--parsable", is_flag=True, help="Print only the id."),
         ]
@@ -37,16 +39,20 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def submit(session: Session, specs: Sequence[JobSpec], dry_run: bool, parsable: bool) -> list[int]:
-    """Send the specs; prints ids (or, dry, forecasts) and warnings. Returns the ids."""
+def submit(session: Session, specs: Sequence[JobSpec], dry_run: bool, parsable: bool, hold: bool = False) -> list[int]:
+    """Send the specs, with ``hold`` all of them as held; prints ids (or, dry, forecasts) and warnings. Returns the ids."""
     from ...app.jobspec.submission import batches
 
     client = session.client()
     ids: list[int] = []
-    for batch in batches(specs):
+    for batch in batches([replace(spec, hold=True) for spec in specs] if hold else specs):
         reply = client.submit(batch, dry_run=dry_run)
         ids.extend(reply.ids)
         _print_reply(reply, parsable)
+        held = [job for job, spec in zip(reply.ids, batch, strict=False) if spec.hold]
+        if held and not parsable:
+            which = f"tide release {held[0]}" if len(held) == 1 else "tide release"
+            out.note(f"held; {which} lets {agreeing(len(held), 'it', 'them')} start")
     return ids
 
 

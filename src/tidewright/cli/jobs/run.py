@@ -135,7 +135,7 @@ def command(session: Session, /, **given: Any) -> int:
     if hint and not given["parsable"]:
         out.note(f"note: {hint}")
     specs = members.array(spec, *given["array"]) if given["array"] else [spec]
-    ids = submit(session, specs, given["dry_run"], given["parsable"])
+    ids = submit(session, specs, given["dry_run"], given["parsable"], given["hold"])
     return finish(session, ids, given["follow"], given["wait"], quiet=given["parsable"])
 
 

@@ -18,7 +18,14 @@ from .following import submit as send
 @click.argument("arguments", nargs=-1)
 @pass_session
 def command(
-    session: Session, file: Path, arguments: tuple[str, ...], wait: bool, follow: bool, dry_run: bool, parsable: bool
+    session: Session,
+    file: Path,
+    arguments: tuple[str, ...],
+    wait: bool,
+    follow: bool,
+    dry_run: bool,
+    parsable: bool,
+    hold: bool,
 ) -> int:
     """Submit the jobs of FILE: a YAML spec, or a script with #SBATCH lines (ARGUMENTS are then the script's).
 
@@ -40,6 +47,6 @@ def command(
     ids: list[int] = []
     at = 0
     for size in loaded.groups:
-        ids += send(session, loaded.specs[at : at + size], dry_run, parsable)
+        ids += send(session, loaded.specs[at : at + size], dry_run, parsable, hold)
         at += size
     return finish(session, ids, follow, wait, quiet=parsable)

@@ -28,7 +28,8 @@ from ..journal.export import exported
 from . import notifications, submission, views
 from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
-from .identity import signed, uid_of
+from .identity import caller, signed, uid_of
+from .job_change_routes import JobChangeRoutes
 from .job_names import no_such_name
 from .listing import Query, listing, usage
 from .logs import Tail, log_path
@@ -45,7 +46,7 @@ EVENTS_AT_A_TIME = 200
 _JOB_ID = re.compile(r"\d{1,18}")
 
 
-class Routes(ServiceRoutes):
+class Routes(ServiceRoutes, JobChangeRoutes):
     """The handlers. Named as in the route table, which binds them."""
 
     def application(self) -> Starlette:
@@ -201,7 +202,7 @@ class Routes(ServiceRoutes):
     async def cancel(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         op_id = body.op_id or new_op_id()
-        return await self._act(ev.Cancel(self._find(request), op_id), op_id)
+        return await self._act(ev.Cancel(self._find(request), op_id, caller(request.scope)), op_id)
 
     async def wait(self, request: Request) -> Response:
         job = self._find(request)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...model.cause import Code
 from ...model.job import JobSpec
-from ...plan.advice import REASON_REMEDY
+from ...plan.advice import CONSEQUENCE_OF_HOLD, REASON_REMEDY
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
 from ...plan.reasons import Reason
 from ...plan.render import remedy, render
@@ -17,7 +17,7 @@ from .cause_views import cause_view, cause_view_or_none
 def why_live(job: api.JobView, found: Explanation, now: int, searched: bool) -> api.WhyView:
     """Of a job in the book, by what the engine and the planner say. ``searched``: whether changes were looked for."""
     cause = cause_view(found.why) if found.why else job.cause
-    changes, change, dead_end = tuple(map(_change, found.changes)), found.change, found.dead_end
+    changes, change, dead_end = tuple(_change(one, job.id) for one in found.changes), found.change, found.dead_end
     if dead_end is not None:
         changes = ()
     holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in found.holders)
@@ -35,11 +35,15 @@ def _remedy(job: int, found: Explanation) -> str:
     """What to do next where no change is offered."""
     if found.dead_end is not None:
         return remedy(found.dead_end)
+    if found.why is not None and found.why.code is Code.HELD_BY:
+        return f"release it: tide release {job}"
     return REASON_REMEDY.get(found.reason, "").format(job=job) if found.reason is not None else ""
 
 
 def _consequence(job: api.JobView, found: Explanation, now: int) -> str:
     """What happens next; a suspension for a set time ends by itself."""
+    if found.why is not None and found.why.code is Code.HELD_BY:
+        return CONSEQUENCE_OF_HOLD
     if found.reason is Reason.USER_HOLD and job.held_until:
         return render(Code.RELEASED_IN(max(0, job.held_until - now)))
     return found.consequence
@@ -49,12 +53,14 @@ def _words(change: api.ChangeView) -> str:
     return f"{change.text} ({change.type})" if change.type else change.text
 
 
-def _change(change: Change) -> api.ChangeView:
-    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), _typed(change), change.jobs)
+def _change(change: Change, job: int) -> api.ChangeView:
+    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), _typed(change, job), change.jobs)
 
 
-def _typed(change: Change) -> str:
-    """What to type for it."""
+def _typed(change: Change, job: int) -> str:
+    """What to type for it, for the sake of ``job``."""
+    if change.kind == "tier":
+        return f"tide update {job} {change.flag}"
     if change.kind in ("cancel", "cancel-waiting"):
         return f"tide cancel {change.jobs[0]}"
     if change.kind == "scale":
