@@ -32,6 +32,9 @@ BEST_EFFORT_MILLI = 1
 RUNTIME_SOCKET, RUNTIME_CLASS = "TIDE_RUNTIME", "TIDE_RUNTIME_CLASS"
 """Variables of a runtime's clients: the socket on which it listens (also of the runtime itself), and ``rt`` or ``be``."""
 
+ARRAY_JOB_ID, ARRAY_TASK_ID = "TIDE_ARRAY_JOB_ID", "TIDE_ARRAY_TASK_ID"
+"""Variables of an array's members: the array's id and their own index."""
+
 
 class Tier(IntEnum):
     """SLA tier: the delivered GPU fraction a job is promised (Singularity, arXiv 2202.07848, section 2)."""
@@ -97,6 +100,11 @@ class ArrayMember(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     job: int = 0
     """The array's id: the job id of its first member, as in Slurm (SLURM_ARRAY_JOB_ID). 0: not submitted yet, or to an earlier
     version, which knew arrays by ``parent`` alone."""
+
+
+def array_variables(member: ArrayMember) -> dict[str, str]:
+    """What the ranks of a member of an array find in their environment."""
+    return {ARRAY_JOB_ID: str(member.job), ARRAY_TASK_ID: str(member.index)}
 
 
 class Phase(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
