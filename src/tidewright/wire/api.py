@@ -237,8 +237,8 @@ class JobReply(Struct, frozen=True, kw_only=True):
 class WaitReply(Struct, frozen=True, kw_only=True):
     """Answer of a long poll: ``final`` false means ask again. ``exit_code`` is the job's, 128 + signal for a signal.
 
-    Of several members of an array: ``array`` is its id, the exit code the worst of theirs, ``members`` the first of those that did
-    not complete, ``failed`` how many did not."""
+    Of several members of an array: ``array`` is its id, the exit code the worst of theirs, ``failed`` how many did not
+    complete, ``members`` the first of those that were not cancelled either."""
 
     job: int
     array: int = 0

@@ -1,4 +1,4 @@
-"""How arrays and their members are written: ``12`` an array, ``12_3`` a member by its index, ``12_[3-7,9]`` several, as in Slurm."""
+"""How arrays and their members are written: ``12`` an array, ``12_3`` a member by its index, ``12_[3-7,9]`` several (Slurm)."""
 
 from __future__ import annotations
 

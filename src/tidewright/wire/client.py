@@ -93,7 +93,7 @@ class Client(ServiceCalls, ArrayCalls):
     def submit(
         self, specs: Sequence[JobSpec], dry_run: bool = False, op_id: str = "", after: Sequence[str] = ()
     ) -> api.SubmitReply:
-        """Submit jobs; when it returns they are on disk. Several specs are one array or sweep; they wait for what ``after`` names,
+        """Submit jobs; when it returns they are on disk. Several specs are one array or sweep. They wait for what ``after`` says,
         such as ``afterok:prep``."""
         body = api.SubmitRequest(specs=tuple(specs), after=tuple(after), op_id=op_id or new_op_id(), dry_run=dry_run)
         return self._ask("POST", "/v1/jobs", api.SubmitReply, body)

@@ -38,7 +38,7 @@ class Route(Struct, frozen=True, kw_only=True):
 
 _JOB = "/v1/jobs/{ref}"
 _SINGLE = Param("single", "1: a number is the id of one job, though an array has the same", "integer")
-ROUTES: tuple[Route, ...] = (
+_ROUTES: tuple[Route, ...] = (
     Route(name="info", method="GET", path="/v1/info", text="The controller itself", answer=api.Info),
     Route(
         name="submit", method="POST", path="/v1/jobs", text="Submit jobs; several specs are one array or sweep",
@@ -162,6 +162,10 @@ ROUTES: tuple[Route, ...] = (
     Route(name="metrics", method="GET", path="/metrics", text="Prometheus metrics", media="text/plain"),
     Route(name="healthz", method="GET", path="/healthz", text="Whether it serves", answer=api.Done),
 )  # fmt: skip
+ROUTES = tuple(
+    msgspec.structs.replace(route, query=(*route.query, _SINGLE)) if route.path.startswith(_JOB) else route
+    for route in _ROUTES
+)
 _REF = "#/components/schemas/{name}"
 
 
@@ -212,7 +216,6 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", route.path)
     ]
-    of_job = (_SINGLE,) if route.path.startswith(_JOB) else ()
     asked = [
         {
             "name": param.name,
@@ -220,6 +223,6 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
             "description": param.text,
             "schema": {"type": param.kind, **QUERIES.get(param.name, {})},
         }
-        for param in (*route.query, *of_job)
+        for param in route.query
     ]
     return [*named, *asked]

@@ -36,7 +36,7 @@ class Override:
 
 _LISTS = ("env", "after")
 _DROPS = {
-    "array": ("sweep", "at_once"),
+    "array": ("at_once",),
     "share": ("gpu_memory", "gpu_milli"),
     "gpu_memory": ("share",),
     "gpu_milli": ("share",),
@@ -56,6 +56,7 @@ def laid_over(document: Mapping, overrides: Sequence[Override], mistakes: Mistak
             continue
         for dropped in _DROPS.get(one.key, ()):
             entries.pop(dropped, None)
+            lines.pop(dropped, None)
     for one in overrides:
         if one.key:
             entries[one.key] = _added(entries.get("env"), one) if one.key == "env" else one.value

@@ -29,9 +29,11 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that ``tide run`` and ``tide submit`` share."""
     for option in reversed(
         [
-            click.option("--wait", is_flag=True, help="Wait for the end and return the job's exit code."),
+            click.option("-W", "--wait", is_flag=True, help="Wait for the end and return the job's exit code."),
             click.option("-f", "--follow", is_flag=True, help="Print its output as it comes; implies --wait."),
-            click.option("--dry-run", is_flag=True, help="Only say where and when it would start."),
+            click.option(
+                "--dry-run", "--test-only", "dry_run", is_flag=True, help="Only say where and when it would start."
+            ),
             click.option("--parsable", is_flag=True, help="Print only the id."),
         ]
     ):

@@ -75,7 +75,7 @@ OPTIONS = (
     SubmitOption(("--mem-per-gpu",), "", "mem-per-gpu", "SIZE", "Host memory of each GPU, of a script.", instead="--mem"),
 )  # fmt: skip
 _REPEATED = ("env", "after")
-_HERE = frozenset({"wrap", "wait"})
+_HERE = frozenset({"wrap", "wait", "test-only"})
 """Options of sbatch that tide submit has by itself."""
 
 

@@ -153,6 +153,14 @@ class ArrayRoutes(ServiceRoutes):
             for job in live
             if (member := specs[job].array) is not None
         ]
+        gone = [
+            self.context.loop.pending_archive.get(job) for job in found.jobs if job not in specs and job not in ended
+        ]
+        members += [
+            api.MemberView(job=one.job, index=one.spec.array.index, state="stopping")
+            for one in gone
+            if one is not None and one.spec.array is not None
+        ]
         members += [_member(one) for one in ended.values()]
         members.sort(key=lambda one: one.index)
         first = specs[live[0]] if live else self._names().spec(next(iter(ended), found.array))
@@ -165,8 +173,8 @@ class ArrayRoutes(ServiceRoutes):
         )  # fmt: skip
 
     def _explained(self, members: list[api.MemberView]) -> tuple[api.MemberView, ...]:
-        """With why the first of those that did not complete ended so."""
-        bad = [one for one in members if one.state in api.FINAL_STATES and one.exit_code][:MAX_NAMED]
+        """With why the first of those that failed did."""
+        bad = [one for one in members if one.state in ("failed", "timeout")][:MAX_NAMED]
         named = {one.job: self._view(one.job).why for one in bad}
         return tuple(
             api.MemberView(job=one.job, index=one.index, state=one.state, exit_code=one.exit_code, why=named[one.job])
@@ -206,11 +214,12 @@ class ArrayRoutes(ServiceRoutes):
         members = [_member(one) for one in ended]
         bad = [one for one in members if one.exit_code]
         worst = max(bad, key=lambda one: one.exit_code, default=None)
-        why = f"{len(bad)} of {len(members)} members did not complete" if bad else ""
+        states = ", ".join(f"{count} {state}" for state, count in Counter(one.state for one in bad).items())
+        why = f"{len(bad)} of {len(members)} members did not complete ({states})" if bad else ""
         return api.WaitReply(
             job=members[0].job if members else found.array, array=found.array, state=worst.state if worst else "completed",
             final=True, exit_code=worst.exit_code if worst else 0, why=why, failed=len(bad),
-            members=self._explained(bad[:MAX_NAMED]),
+            members=self._explained([one for one in bad if one.state != "cancelled"][:MAX_NAMED]),
         )  # fmt: skip
 
 

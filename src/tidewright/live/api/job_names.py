@@ -25,8 +25,8 @@ ALL_LISTED = 1_000_000
 
 
 class Selection(NamedTuple):
-    """``jobs``: of a whole array the live ones by index, else all that were asked for. ``array``: the id of the array that they
-    are members of, 0 for jobs that are no members and for members of arrays without an id."""
+    """``jobs``: of a whole array those that are live or whose end is being written, else all that were asked for. ``array``: the
+    id of the array that they are members of, 0 for jobs that are no members and for members of arrays without an id."""
 
     jobs: tuple[int, ...]
     array: int = 0
@@ -82,8 +82,17 @@ class JobNames:
                 found[member.index] = job
         return dict(sorted(found.items()))
 
+    def ending(self, array: int) -> dict[int, int]:
+        """Index to job of an array's members whose end is being written."""
+        return {
+            one.spec.array.index: one.job
+            for one in self._pending.values()
+            if one.spec.array is not None and one.spec.array.job == array
+        }
+
     def _whole(self, array: int, name: str) -> Selection:
-        return Selection(tuple(self.live(array).values()), array, name, None, True)
+        jobs = self.ending(array) | self.live(array)
+        return Selection(tuple(jobs.values()), array, name, None, True)
 
     def _members(self, array: int, name: str, indices: tuple[int, ...]) -> Selection:
         live = self.live(array)
@@ -97,7 +106,8 @@ class JobNames:
 
     def by_index(self, array: int, name: str) -> dict[int, int]:
         """Index to job of all members of an array."""
-        return {one.index: one.job for one in self._archive.members(array, name, ALL_LISTED)} | self.live(array)
+        ended = {one.index: one.job for one in self._archive.members(array, name, ALL_LISTED)}
+        return ended | self.ending(array) | self.live(array)
 
     def _ended(self, array: int, name: str, indices: list[int]) -> dict[int, int]:
         """Index to job of those of these members that have ended."""
@@ -106,10 +116,7 @@ class JobNames:
             ended = {one.spec.array.index: one.job for one in found if one is not None and one.spec.array is not None}
         else:
             ended = {one.index: one.job for one in self._archive.members(array, name, ALL_LISTED)}
-        for one in self._pending.values():
-            if one.spec.array is not None and one.spec.array.job == array:
-                ended[one.spec.array.index] = one.job
-        return ended
+        return ended | self.ending(array)
 
     def _named(self, name: str, beside: int) -> Selection:
         live = [job for job, spec in self._book.specs.items() if spec.name == name and not _of(spec, beside)]
@@ -145,7 +152,7 @@ class JobNames:
         last = last or self._archive.array_named(name)
         member = last.spec.array if last is not None else None
         if last is not None and member is not None and not _of(last.spec, beside):
-            return Selection((), member.job, name, None, True) if member.job else Selection((last.job,))
+            return self._whole(member.job, name) if member.job else Selection((last.job,))
         raise NotFound(
             f"no job called {name!r}",
             "list jobs with tide ps --all; members of an array are called name[index], or ID_index",
