@@ -114,6 +114,7 @@ def test_options_of_submit_are_sent(tide: Terminal, tmp_path: Any) -> None:
     spec = tide.stub.submitted[-1]
     assert (spec.devices, spec.name, spec.command[-2:]) == (1, "x", ("-J", "its-own"))
     assert tide.stub.calls[0] == ("submit", 1, False, "afterok:prep")
+    assert "note: -J after job.sh goes to the script" in said.err
     assert "--partition is not honoured" in said.err and "--exclusive is not honoured" in said.err
     assert tide("submit", "--test-only", "job.sh").out.startswith("would start") and len(tide.stub.submitted) == 1
     assert (
