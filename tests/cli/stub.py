@@ -16,7 +16,9 @@ from tidewright.cli.session import Session
 from tidewright.cli.shell import run
 from tidewright.model.job import JobSpec
 from tidewright.model.service import ServiceSpec
+from tidewright.model.spec_changes import SpecChanges
 from tidewright.wire import api
+from tidewright.wire.job_changes import BulkReply, Selection
 from tidewright.wire.services import ReplicaView, ServiceList, ServiceView
 
 NOW = 1_700_000_000 * SECOND
@@ -56,6 +58,8 @@ class Stub:
     """What becomes of the drained node at each look; where there is none it is up."""
     output: Sequence[bytes] = (b"step 1\n", b"step 2\n")
     down: bool = False
+    selection: Selection = field(default_factory=Selection)
+    bulk_reply: BulkReply = field(default_factory=BulkReply)
 
     def _known(self, ref: Any) -> api.JobView:
         for job in self.listing:
@@ -132,6 +136,30 @@ class Stub:
     def cancel(self, ref: Any) -> api.ActionReply:
         self.calls.append(("cancel", ref))
         return api.ActionReply(job=self._known(ref).id)
+
+    def hold(self, ref: Any) -> api.ActionReply:
+        self.calls.append(("hold", ref))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def release(self, ref: Any) -> api.ActionReply:
+        self.calls.append(("release", ref))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def requeue(self, ref: Any, from_image: bool = False, hold: bool = False) -> api.ActionReply:
+        self.calls.append(("requeue", ref, from_image, hold))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def update(self, ref: Any, changes: SpecChanges) -> api.ActionReply:
+        self.calls.append(("update", ref, changes))
+        return api.ActionReply(job=self._known(ref).id)
+
+    def select(self, action: str, **filters: Any) -> Selection:
+        self.calls.append(("select", action, filters))
+        return self.selection
+
+    def bulk(self, action: str, jobs: Sequence[int], **options: Any) -> Iterator[BulkReply]:
+        self.calls.append(("bulk", action, tuple(jobs), options))
+        yield self.bulk_reply
 
     def wait(self, ref: Any, timeout: float | None = None) -> api.WaitReply:
         self.calls.append(("wait", ref, timeout))

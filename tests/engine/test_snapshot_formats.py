@@ -29,7 +29,7 @@ ALWAYS = {"spec", "state"}
 HOURS = {"rollback_free_us"}
 """Says nothing in worlds of a few seconds."""
 LATER = {"runtime_job", "runtime_clients", "reference", "phase_at", "frozen_memory", "start_forecast", "stop_measured",
-    "restore_measured", "array_dependencies",
+    "restore_measured", "array_dependencies", "held_by", "promised_us", "tier_since",
 }  # fmt: skip
 """Fields that these formats do not have."""
 

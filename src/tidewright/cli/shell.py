@@ -32,6 +32,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "migrate": "Bring a job to other nodes, at the step where it is.",
         "scale": "Run a job on fewer or more devices.",
         "checkpoint": "Take an image of a job now; it runs on.",
+        "update": "Change what a job asks for: its tier, its limit of time, its deadline and more.",
+        "hold": "Keep waiting jobs from starting.",
+        "release": "Let held jobs start.",
+        "requeue": "End a job's run and queue it again.",
         "cancel": "End jobs.",
     },
     "Services": {

@@ -30,6 +30,8 @@ class Reader(click.ParamType[Any]):
 
 DEVICES = Reader("devices", fields.devices)
 DURATION = Reader("time", fields.duration)
+DURATION_OR_NONE = Reader("time", fields.duration_or_none)
+LIMIT = Reader("limit", fields.limit_change)
 EVERY = Reader("every", fields.every)
 MEMORY = Reader("memory", fields.memory)
 HOST_MEMORY = Reader("memory", fields.host_memory)

@@ -30,7 +30,7 @@ from . import frozen_memory, rates
 from .calibration import StartCalibration
 from .commands import Command, Reply
 from .image_catalog import ImageCatalog
-from .ledger import PoolLedger, accrue, start_service, stop_service
+from .ledger import PoolLedger, accrue, arm_limit, start_service, stop_service
 from .nodes.outages import Outages
 from .services.records import ServiceBook
 from .settings import EngineSettings
@@ -279,9 +279,7 @@ class Book(ImageCatalog):
         start_service(self.table, row, self.allocations[job], self.now, rates.begin(self, job, row))
         if self.table.first_start.item(row) < 0:
             self.table.first_start[row] = self.now
-        limit = self.table.limit.item(row)
-        if limit:
-            self.set_timer(self.now + max(0, limit - self.jobs[job].run_time_used_us), "limit", job, self.now)
+        arm_limit(self, job)
 
     def accrue(self, row: int) -> None:
         """Bring a job's service up to date."""
@@ -291,7 +289,7 @@ class Book(ImageCatalog):
         """The job makes no progress from now on."""
         row, record = self.table.row[job], self.jobs[job]
         since = self.table.run_since.item(row)
-        if since >= 0 and self.table.limit.item(row):
+        if since >= 0 and not record.spec.service:  # replicas have no limit, and may start from the image of another
             record.run_time_used_us += self.now - since
         if since >= 0 and record.rollback_count:
             _halve_rollbacks(record, self.now - since)
@@ -374,7 +372,7 @@ class Book(ImageCatalog):
         if record.awaited is not None:
             return Reason.DEPENDENCY, record.awaited
         if record.user_hold is not None:
-            return self.services.held_because(record.spec.service, job)
+            return self.services.held_because(record.spec.service, job, record.held_by)
         if record.waiting_array is not None:
             return Reason.ARRAY_LIMIT, Code.ARRAY_FULL(record.waiting_array)
         runtime = self.jobs.get(record.runtime_job) if record.runtime_job else None

@@ -7,7 +7,7 @@ import numpy as np
 from ..base.errors import Bug
 from ..base.units import WHOLE_DEVICE
 from ..model.board import Board
-from ..model.job import HOLDING, State
+from ..model.job import HOLDING, JobSpec, State
 from ..model.job_record import JobRecord
 from ..model.node import Allocation, Part, device_count, lone_node
 from .book import Book
@@ -50,11 +50,25 @@ def _check_job(book: Book, job: int) -> None:
         _fail(book, job, f"is {State(state).name} and still marked for replanning on release")
     if record.hold_retry is not None and (record.user_hold is None or state not in (_RUNNING, *_LEAVING)):
         _fail(book, job, f"is {State(state).name} and to be suspended by a user hold that does not exist")
+    if record.held_by and record.user_hold is None:
+        _fail(book, job, f"is kept from starting by {record.held_by}, and not held")
+    _check_spec(book, job, row, record.spec)
     if record.spec.memory:
         _check_frozen_memory(book, job, record)
     if record.last_image:
         _check_images(book, job, record)
     _check_seen(book, job, record)
+
+
+def _check_spec(book: Book, job: int, row: int, spec: JobSpec) -> None:
+    """What may be changed of a spec is in the columns as it is there."""
+    table = book.table
+    found = (table.tier.item(row), table.limit.item(row), table.weight.item(row), table.expected.item(row))
+    if found != (spec.tier_rank, spec.max_duration_us, spec.weight, spec.expected_us):
+        _fail(book, job, f"has tier, limit, weight and estimate {found} in the table, and others in its spec")
+    due = table.deadline.item(row)
+    if due != (table.submit.item(row) + spec.deadline_us if spec.deadline_us else 0):
+        _fail(book, job, f"is due at {due}, and its deadline is {spec.deadline_us} us after its submission")
 
 
 def _check_frozen_memory(book: Book, job: int, record: JobRecord) -> None:

@@ -122,6 +122,8 @@ class Ended(Struct, frozen=True, tag=True, omit_defaults=True):
     """Run time at full speed that was delivered and lost again: rolled back, or started over."""
     failure: RankFailure | None = None
     """The rank that the job's failure is put down to."""
+    promised_us: int = 0
+    """Full-speed run time that it was promised, of a job whose tier was changed; 0: what its tier promises."""
 
 
 Command: TypeAlias = (

@@ -15,7 +15,7 @@ from .book import Book
 from .check import check_all, check_touched
 from .commands import Command, PlanRequest
 from .nodes import node_events
-from .requests import admission, arrays, hold, user_requests
+from .requests import admission, arrays, hold, requeue, update, user_requests
 from .services import replicas, start_image
 from .settings import EngineSettings
 from .snapshots.snapshot import dump, load
@@ -27,6 +27,8 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Cancel: user_requests.cancel,
     ev.Hold: user_requests.hold,
     ev.Release: user_requests.unhold,
+    ev.Update: update.update,
+    ev.Requeue: requeue.requeue,
     ev.NodeDown: node_events.node_down,
     ev.NodeSilent: node_events.node_silent,
     ev.NodeHealth: node_events.node_health,

@@ -15,6 +15,7 @@ from ..model.job import JobSpec
 from ..model.node import DeviceFault, NodeSpec
 from ..model.rate import LearntRates
 from ..model.service import ServiceSpec
+from ..model.spec_changes import SpecChanges
 from ..plan.plan import Plan
 
 
@@ -44,11 +45,16 @@ class Cancel(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class Hold(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A user suspends a job until ``Release``; ``until`` (by the wall clock, 0: none) releases it by itself."""
+    """A user suspends a job until ``Release``; ``until`` (by the wall clock, 0: none) releases it by itself.
+
+    ``waiting``: only a job that has no devices, which ``by`` keeps from starting; refused for any other.
+    """
 
     job: int
     op_id: str = ""
     until: int = 0
+    waiting: bool = False
+    by: str = ""
 
 
 class Release(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -56,6 +62,26 @@ class Release(Struct, frozen=True, tag=True, omit_defaults=True):
 
     job: int
     op_id: str = ""
+
+
+class Update(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user, ``by``, changes what a job asks for. It keeps its place in the queue."""
+
+    job: int
+    changes: SpecChanges
+    op_id: str = ""
+    by: str = ""
+
+
+class Requeue(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user, ``by``, has a job end its attempt and go back into the queue: to start from its beginning, or from its latest
+    image. ``hold``: it is not started before ``Release``."""
+
+    job: int
+    op_id: str = ""
+    by: str = ""
+    from_image: bool = False
+    hold: bool = False
 
 
 class Move(Struct, frozen=True, tag=True, omit_defaults=True):
@@ -349,7 +375,8 @@ class Tick(Struct, frozen=True, tag=True):
 
 
 Event: TypeAlias = (
-    Submit | JobIdsUsed | Cancel | Hold | Release | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed
+    Submit | JobIdsUsed | Cancel | Hold | Release | Update | Requeue
+    | NodeUp | NodeDown | NodeSilent | NodeDrain | Started | StartFailed
     | Exited | NodeHealth
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage

@@ -15,6 +15,7 @@ from ..model.node import Allocation
 from . import pauses
 from .book import Book
 from .commands import DropImages, Launch
+from .ledger import run_time_us
 
 KEPT = 2
 
@@ -23,14 +24,8 @@ def order(book: Book, job: int, row: int) -> int:
     """Give the next image its number and note what will be in it at least."""
     record = book.jobs[job]
     record.last_image += 1
-    record.saving = Saving(record.last_image, book.now, book.table.ideal.item(row), _run_time(book, job, row))
+    record.saving = Saving(record.last_image, book.now, book.table.ideal.item(row), run_time_us(book, job))
     return record.last_image
-
-
-def _run_time(book: Book, job: int, row: int) -> int:
-    """Run time charged to a job so far, the present run included, microseconds; of use where the job has a limit."""
-    since = book.table.run_since.item(row)
-    return book.jobs[job].run_time_used_us + (book.now - since if since >= 0 else 0)
 
 
 def record(book: Book, job: int, row: int, save_us: int, size_bytes: int) -> None:

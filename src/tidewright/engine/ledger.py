@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Protocol
 
+from ..model.job import TIER_TARGET, Tier
 from ..model.job_record import JobRecord
 from ..model.node import Allocation, device_count, milli_devices
 from ..model.rate import progress_us
@@ -96,3 +98,60 @@ def stop_service(table: JobTable, row: int, now: int) -> None:
     accrue(table, row, now)
     table.rate[row] = 0
     table.run_since[row] = -1
+
+
+# -- what is promised -------------------------------------------------------------------------------------------------------
+
+
+def promised_us(record: JobRecord, submit: int, now: int) -> int:
+    """Full-speed run time that a job was promised from its submission until ``now``, each tier for as long as it had it."""
+    return record.promised_us + round(TIER_TARGET[record.spec.tier_rank] * (now - (record.tier_since or submit)))
+
+
+def change_tier(table: JobTable, row: int, record: JobRecord, tier: Tier, now: int) -> None:
+    """The job is promised ``tier`` from now on; what it was promised until now stays promised (docs/why/gpu-fraction.md).
+
+    The caller changes its spec afterwards.
+    """
+    submit, target = table.submit.item(row), TIER_TARGET[tier]
+    record.promised_us = promised_us(record, submit, now)
+    record.tier_since = now
+    table.tier[row] = int(tier)
+    table.waived[row] = now - submit - round(record.promised_us / target) if target else 0
+
+
+# -- run time and its limit -------------------------------------------------------------------------------------------------
+
+
+class LimitedBook(Protocol):
+    """What of the book is read and written here."""
+
+    now: int
+    table: JobTable
+    jobs: dict[int, JobRecord]
+
+    def set_timer(self, at: int, kind: str, job: int = -1, token: int = 0) -> None:
+        """Ask to be stepped at a time."""
+
+
+def run_time_us(book: LimitedBook, job: int) -> int:
+    """Run time charged to a job so far, the present run included, microseconds."""
+    since = book.table.run_since.item(book.table.row[job])
+    return book.jobs[job].run_time_used_us + (book.now - since if since >= 0 else 0)
+
+
+def over_limit(book: LimitedBook, job: int) -> bool:
+    """Whether a job has run for as long as it may."""
+    limit = book.table.limit.item(book.table.row[job])
+    return bool(0 < limit <= run_time_us(book, job))
+
+
+def arm_limit(book: LimitedBook, job: int) -> None:
+    """Set the timer for the end of the run of a job that has a limit.
+
+    A limit may change while the job runs (``requests.update``): an earlier timer, which may come too early, does nothing then.
+    """
+    row = book.table.row[job]
+    limit, since = book.table.limit.item(row), book.table.run_since.item(row)
+    if limit and since >= 0:
+        book.set_timer(book.now + max(0, limit - run_time_us(book, job)), "limit", job, since)

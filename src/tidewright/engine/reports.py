@@ -8,6 +8,7 @@ from ..model.job_record import Cooldown
 from . import events as ev
 from . import images, pauses, periodic, rates
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
+from .ledger import over_limit
 from .lifecycle import transition
 from .nodes import refusals
 from .nodes.evacuate import move_away
@@ -70,6 +71,7 @@ def start_failed(book: Book, event: ev.StartFailed) -> None:
         if event.image_lost or too_often:  # then an older image, or the beginning, has as many tries again
             images.spoil(book, job)
             record.launch_failures = tries = 1
+        record.ending = stopping  # says whether it is to start from its beginning
         why = Code.LAUNCH_FAILED_ON(event.node, error) if event.node else Code.LAUNCH_FAILED(error)
         kept = not record.restore_from  # else the work is in an image, or lost
         rest = 0 if elsewhere and tries == 1 else pause(book, tries)
@@ -101,7 +103,7 @@ def _outcome(book: Book, job: int, state: State, level: int, event: ev.Exited) -
         if ending.state == QUEUED and code == 0 and not event.lost and book.jobs[job].runtime_job:
             end(book, job, int(State.COMPLETED), 0, _FINISHED)  # a client had finished when its runtime went away
         elif ending.state == QUEUED:
-            rest = _pause_if_fallen_again(book, job)
+            rest = 0 if ending.anew else _pause_if_fallen_again(book, job)
             restart(book, job, ending.why, keeps_work=False, pause_us=rest, from_image=True)
         else:
             end(book, job, ending.state, code, ending.why)
@@ -305,7 +307,7 @@ def timer(book: Book, kind: str, job: int, token: int) -> None:
 
 def _job_timer(book: Book, kind: str, job: int, token: int) -> None:
     record, row = book.jobs[job], book.table.row[job]
-    if kind == "limit" and book.table.run_since[row] == token and record.state == RUNNING:
+    if kind == "limit" and book.table.run_since[row] == token and record.state == RUNNING and over_limit(book, job):
         stop(book, job, int(State.TIMEOUT), Code.TIME_LIMIT())
     elif kind == "backoff" and record.backoff_until == token:
         record.backoff_until = 0

@@ -14,6 +14,7 @@ from ..model.node import bits
 from . import frozen_memory, images
 from .book import HELD, QUEUED, Book, forget_oldest
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
+from .ledger import promised_us
 from .lifecycle import transition
 
 _ORDERS = (Launch, ResumeRanks, SuspendRanks, CheckpointRanks, StopRanks)
@@ -62,6 +63,7 @@ def _end_one(
             job, state, spec, int(table.submit[row]), int(table.first_start[row]), book.now, int(table.ideal[row]),
             int(table.attained[row]), book.ledger.retire(record), int(table.preemptions[row]), record.attempt, code, why,
             tuple(record.history), record.lost_us, failure,
+            promised_us(record, int(table.submit[row]), book.now) if record.tier_since else 0,
         )
     )  # fmt: skip
     book.forget(job, state)
@@ -168,15 +170,15 @@ def _settle_array_dependents(book: Book, array: int, dependents: Iterable[int], 
     return unmeetable
 
 
-def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1) -> None:
+def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1, anew: bool = False) -> None:
     """Bring a job to ``final`` from wherever it is; QUEUED as ``final`` means it starts over afterwards, from its latest
-    image if it has one. ``grace_us`` as in StopRanks; -1: the job's own."""
+    image if it has one and not ``anew``. ``grace_us`` as in StopRanks; -1: the job's own."""
     record = book.jobs[job]
     if record.state == State.STOPPING:
         if record.ending is None or record.ending.state == QUEUED:
-            record.ending = Ending(final, why)
+            record.ending = Ending(final, why, anew or (record.ending is not None and record.ending.anew))
         return
-    record.ending = Ending(final, why)
+    record.ending = Ending(final, why, anew)
     if record.allocation is None and record.suspended_as != "process":
         if final == QUEUED:
             record.ending = None
@@ -188,25 +190,28 @@ def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1) -> No
 
 
 def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 0, from_image: bool = False) -> None:
-    """Nothing of the attempt is left: queue a fresh one, after a pause if asked for.
+    """Nothing of the attempt is left: queue a fresh one, after a pause if asked for. From its beginning if its user said so.
 
     ``from_image``: it goes on from the job's latest image, if there is one. ``keeps_work``: the program has saved its own
     work elsewhere.
     """
     record = book.jobs[job]
+    anew = record.ending is not None and record.ending.anew
     book.renew(job)
     _withdraw_commands(book, job)
     row = book.table.row[job]
     table = book.table
     table.pinned_node[row] = -1
     frozen_memory.drop(book.board, book.phys, record)
-    if from_image and record.image is not None:
+    if anew:
+        start_over(book, job, row, keeps_work=False)
+    elif from_image and record.image is not None:
         why = Code.WITH(why, images.roll_back(book, job, row))
     else:
         work = table.ideal.item(row)
         if from_image and work and not keeps_work:
             why = Code.WITH(why, Code.NO_IMAGE(work))
-        _start_over(book, job, row, keeps_work)
+        start_over(book, job, row, keeps_work)
     record.attempt += 1
     table.attempt[row] = record.attempt
     table.level[row] = book.usual_level(record.spec)
@@ -219,7 +224,7 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
     book.note_arrival(job)
 
 
-def _start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
+def start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
     """Images of the attempts so far are of no use to the next."""
     images.forget(book, job, book.jobs[job].attempt)
     book.table.restore_kind[row] = -1

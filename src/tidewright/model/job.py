@@ -180,6 +180,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     """Its work in order, where rates change on the way; empty: all of it is ``workload``."""
     service: str = ""
     """The service whose replica it is, set by the engine."""
+    hold: bool = False
+    """Held from its submission on, until a user releases it."""
     array: ArrayMember | None = None
     after: tuple[Dependency, ...] = ()
 

@@ -74,10 +74,12 @@ class HoldRetry(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """A job that is being stopped: the state it ends in (QUEUED: it comes back) and why."""
+    """A job that is being stopped: the state it ends in (QUEUED: it comes back) and why. ``anew``: it comes back from its
+    beginning, whatever images there are of it."""
 
     state: int
     why: Cause
+    anew: bool = False
 
 
 class LevelCap(Struct, frozen=True):
@@ -131,6 +133,8 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     """The array (``array_record.array_key``) that runs as many members as it may."""
     user_hold: int | None = None
     """Held by its user: time of release by the wall clock, 0 for never by itself."""
+    held_by: str = ""
+    """Who keeps it from starting; empty where ``user_hold`` is a suspension, or there is none."""
     size_override: int = 0
     """Its user wants it on just so many devices; 0: on what was submitted."""
     backoff_until: int = 0
@@ -143,7 +147,7 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     rollback_free_us: int = 0
     """Run time since the last of these, or since they were last halved."""
     run_time_used_us: int = 0
-    """Run time charged to a job with a limit: never more than that of the work it still has."""
+    """Run time charged to the job's limit: never more than that of the work it still has."""
     lost_us: int = 0
     """Full-speed run time delivered and lost again."""
     held_milli_us: int = 0
@@ -161,6 +165,10 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     stop_measured: bool = False
     """Whether it is known what a suspension without an image takes."""
     restore_measured: bool = False
+    promised_us: int = 0
+    """Full-speed run time that it was promised until its tier was last changed."""
+    tier_since: int = 0
+    """When that was, absolute; 0: it has the tier of its submission."""
     history: list[tuple[int, str, Cause]] = []
     """(time, state or event, why), oldest first."""
     ending: Ending | None = None
@@ -206,6 +214,11 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
         return self.images[-1] if self.images else None
 
     @property
+    def ends(self) -> bool:
+        """Whether it is being stopped for good."""
+        return self.ending is not None and self.ending.state != State.QUEUED
+
+    @property
     def image_only(self) -> bool:
         """Whether it is suspended and lives in its image alone: no process of it is left anywhere."""
         return self.suspended_as == "image" and self.allocation is None
@@ -239,10 +252,10 @@ class FieldGroup(Enum):
 GROUPS: dict[FieldGroup, tuple[str, ...]] = {
     FieldGroup.JOB: (
         "spec", "state", "attempt", "reference", "dependencies", "array_dependencies", "dependents",
-        "runtime_job", "runtime_clients", "waiting_array", "user_hold",
+        "runtime_job", "runtime_clients", "waiting_array", "user_hold", "held_by",
         "size_override", "backoff_until", "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us",
         "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "stop_measured",
-        "restore_measured", "history",
+        "restore_measured", "promised_us", "tier_since", "history",
         "frozen_memory", "start_forecast",
     ),
     FieldGroup.ATTEMPT: ("ending", "level_cap", "hold_retry", "checkpoint_failures", "suspend_cooldown"),

@@ -47,6 +47,7 @@ COLUMNS: dict[str, str] = {
     "predicted_high": "i8",
     "deadline": "i8",
     "limit": "i8",
+    "waived": "i8",
     "weight": "f8",
     "team": "i4",
     "pinned_node": "i4",
@@ -66,7 +67,8 @@ and ``attained`` milli-device-microseconds, both up to ``accrued``; ``kinds`` is
 frozen job's memory is on; ``reserved``: devices are reserved for it and it will start or resume without another plan;
 ``restore_kind``: index of the kind on whose image-taking nodes alone it can run (its image is from there), -1 for no such limit;
 ``predicted``, ``predicted_low`` and ``predicted_high``: median, first and ninth decile of the run times of similar jobs, of a
-job whose user gave no ``expected`` (0: not enough have ended).
+job whose user gave no ``expected`` (0: not enough have ended); ``waived``: of the time since submission, what the promise of the
+present tier does not count (negative: what it counts beyond that), because the job had another tier then.
 """
 
 

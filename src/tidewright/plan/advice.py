@@ -23,6 +23,17 @@ REMEDIES: dict[C, str] = {
     C.NO_SUCH_JOB: "list jobs with tide ps --all",
     C.ENDED_ALREADY: "nothing is left to do",
     C.BEING_STOPPED: "nothing is left to suspend",
+    C.NOT_WAITING: "have it release its devices: tide suspend {job:n}",
+    C.IS_REPLICA: "change all of them with tide serve deploy; tide cancel {job:n} has another one take its place",
+    C.ENDING: "see how it ends: tide show {job:n}",
+    C.CHANGES_WRONG: "correct these and ask again",
+    C.NO_LIMIT: "give the whole of it: tide update {job:n} --time 2h",
+    C.LIMIT_TOO_SHORT: "end the job with tide cancel {job:n}, or give the whole limit, like --time 2h",
+    C.TEAM_HAS_IMAGES: "change it before the first start, or give up its work first: tide requeue --hold {job:n}",
+    C.NAME_IN_OUTPUT: "leave its name as it is",
+    C.WAITS_ALREADY: "see why: tide why {job:n}",
+    C.ENDED_FOR_GOOD: "submit it again with tide run or tide submit; see how it was with tide show {job:n}",
+    C.NO_IMAGE_OF: "leave out --from-image, and it starts from its beginning",
     C.NOT_SUSPENDABLE: "freeze it for a moment with --for (at most {bound:seconds}), cancel it, or submit it with "
     "--preempt cooperative",
     C.NOT_HELD: "ask why: tide why {job:n}",
@@ -80,6 +91,8 @@ CONSEQUENCE: dict[Reason, str] = {
     Reason.PLANNING: "a plan is being made; asked again in a moment",
 }
 """What happens next to a job that waits."""
+CONSEQUENCE_OF_HOLD = "waits; released by tide release"
+"""The same where it is kept from starting, not suspended (``Reason.USER_HOLD`` too)."""
 
 REASON_REMEDY: dict[Reason, str] = {
     Reason.DEVICES_RESERVED: "see when it starts: tide eta {job}",

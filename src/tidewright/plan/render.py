@@ -91,6 +91,9 @@ def _kinds_of_change(kinds: Sequence[str]) -> str:
     return ", ".join(KINDS_OF_CHANGE.get(kind, kind) for kind in kinds) or "nothing yet"
 
 
+TIMES = {"max_duration_us": "time limit", "deadline_us": "deadline", "expected_us": "expected run time"}
+"""Times of a spec, as people call them."""
+
 KINDS: dict[str, ArgumentKind] = {
     "": ArgumentKind(str, str),
     "quoted": ArgumentKind(str, repr),
@@ -98,6 +101,8 @@ KINDS: dict[str, ArgumentKind] = {
     "where": ArgumentKind(str, lambda placement: "one node" if placement == "one-node" else "the whole pool"),
     "n": ArgumentKind(int, str),
     "us": ArgumentKind(int, format_duration),
+    "time": ArgumentKind(str, lambda field: TIMES.get(field, field)),
+    "us_or_none": ArgumentKind(int, lambda us: format_duration(us) if us else "none"),
     "seconds": ArgumentKind(int, lambda us: f"{us // 1_000_000}s"),
     "bytes": ArgumentKind(int, format_bytes),
     "gib": ArgumentKind(int, lambda size: f"{size / 2**30:.1f}GiB"),

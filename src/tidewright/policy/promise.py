@@ -85,13 +85,16 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     ``_serve_brief``.
 
     A job of total work T that is delivered the fraction f may stand idle for T * (1/f - 1) in all; what it has lost so
-    far is its wall time less its ideal time; slack is the difference. A deadline is a promise too, whatever the tier.
+    far is its wall time less its ideal time, and less what changes of its tier waived; slack is the difference. A deadline is a
+    promise too, whatever the tier.
     """
     jobs, sigma = view.jobs, view.estimate_sigma
     promised, idle_share = _PROMISED[jobs.tier], _IDLE_SHARE[jobs.tier]
     every = np.count_nonzero(promised) == jobs.n
     exact = not sigma and np.count_nonzero(jobs.expected) == jobs.n
     lost = jobs.wall - jobs.ideal_now
+    if np.count_nonzero(jobs.waived):
+        lost = lost - jobs.waived
     # It presses by the least that it may have to run, and counts as late only by the most.
     allowance = total_us(jobs, sigma, -_SIGMAS) * idle_share
     spare = allowance - lost

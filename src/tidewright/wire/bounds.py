@@ -15,6 +15,7 @@ from ..model.job import (
 )
 from ..model.launchable import MAX_PATH, MAX_STRING, MAX_WORD
 from . import api
+from .job_changes import MOST_AT_ONCE
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._\[\]-]{0,127}$"
 _TIME = {"minimum": 0, "maximum": LONGEST_US}
@@ -45,6 +46,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "workdir": {"pattern": "^(/.*)?$", "maxLength": MAX_PATH - 1},
         "output": {"maxLength": MAX_PATH - 1},
     },
+    "BulkRequest": {"jobs": {"maxItems": MOST_AT_ONCE}},
     "ArrayMember": {
         "index": _NUMBER,
         "size": _NUMBER,

@@ -23,6 +23,7 @@ from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
 from .holder import CONTROLLER_LOCK, held, holder
+from .job_changes import JobChangeCalls
 from .job_refs import ArrayCalls, job_path, with_query
 from .job_refs import Ref as Ref
 from .services import ServiceCalls
@@ -54,7 +55,7 @@ class _UnixConnection(http.client.HTTPConnection):
         refuse_stranger(self.sock, self._path)
 
 
-class Client(ServiceCalls, ArrayCalls):
+class Client(ServiceCalls, ArrayCalls, JobChangeCalls):
     """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
 
     ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from . import api
 from .bounds import QUERIES, bound
+from .job_changes import BulkReply, BulkRequest, RequeueRequest, Selection, UpdateRequest
 from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceImageRequest, ServiceList
 
 
@@ -89,6 +90,36 @@ _ROUTES: tuple[Route, ...] = (
     Route(
         name="array_limit", method="POST", path=_JOB + "/array-limit", text="Change how many members of an array run at once",
         body=api.ArrayLimitRequest, answer=api.ActionReply,
+    ),
+    Route(
+        name="update", method="POST", path=_JOB + "/update", text="Change what it asks for, waiting or running",
+        body=UpdateRequest, answer=api.ActionReply,
+    ),
+    Route(
+        name="hold", method="POST", path=_JOB + "/hold", text="Keep it from starting while it waits",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="release", method="POST", path=_JOB + "/release", text="End a hold, or a suspension by the user",
+        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="requeue", method="POST", path=_JOB + "/requeue", text="End its attempt and queue it again",
+        body=RequeueRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="select", method="GET", path="/v1/selection", text="Live jobs that match filters, for an action on many",
+        answer=Selection,
+        query=(
+            Param("action", "what is to be done: cancel, hold, release or requeue"),
+            Param("user", "of these users, separated by commas"), Param("team", "of these teams"),
+            Param("name", "of these names, or members of arrays of these names"),
+            Param("state", "state names, separated by commas"), Param("all", "1: without any filter", "integer"),
+        ),
+    ),
+    Route(
+        name="bulk", method="POST", path="/v1/bulk", text="Cancel, hold, release or requeue many jobs",
+        body=BulkRequest, answer=BulkReply,
     ),
     Route(
         name="logs", method="GET", path=_JOB + "/logs", text="Output of one rank over all attempts",

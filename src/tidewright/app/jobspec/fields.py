@@ -21,6 +21,8 @@ _DEVICES = re.compile(r"(?:(?P<types>[A-Za-z][\w.,-]*):)?(?:(?P<least>\d+):)?(?P
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _CPUS_MILLI = re.compile(r"(\d{1,9})m")
 _BIG = 10**9
+NO_LIMIT = frozenset({"none", "unlimited", "infinite", "0"})
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 def whole(text: str) -> int:
@@ -75,6 +77,30 @@ def types(text: str) -> tuple[str, ...]:
 def duration(text: str) -> int:
     """Microseconds, see ``base.units.parse_duration``."""
     return parse_duration(text)
+
+
+def duration_or_none(text: str) -> int:
+    """Microseconds; ``none`` is 0."""
+    return 0 if text.strip().lower() in NO_LIMIT else parse_duration(text)
+
+
+def limit_change(text: str) -> tuple[int | None, int]:
+    """(the limit, 0) of ``2h`` or ``none``, in microseconds; (None, change) of ``+1h`` or ``-30m``."""
+    word = text.strip()
+    if not word.startswith(("+", "-")):
+        return duration_or_none(word), 0
+    change = parse_duration(word[1:])
+    if not change:
+        raise UsageError(f"{text!r} changes nothing", "write it like +1h or -30m")
+    return None, -change if word.startswith("-") else change
+
+
+def yes_or_no(text: str) -> bool:
+    """``true`` or ``false``, and what else YAML 1.1 takes for them."""
+    word = text.strip().lower()
+    if word not in _BOOLEANS:
+        raise UsageError(f"{text!r} is neither true nor false", "write true or false")
+    return _BOOLEANS[word]
 
 
 def runtime(text: str) -> str:

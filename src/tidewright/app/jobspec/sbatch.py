@@ -35,7 +35,6 @@ PRELUDE = (
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _GRES = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?(?:[:=](?P<count>\d+))?")
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<count>\d+)")
-_FOREVER = frozenset({"unlimited", "infinite", "0"})
 _PATTERN = re.compile(r"%\d*([a-zA-Z])")
 
 
@@ -283,7 +282,7 @@ def _memory(name: str) -> Callable[[_Script, Option], None]:
 def _time(script: _Script, option: Option) -> None:
     """sbatch(1) --time: a bare number is minutes; 0 is no limit."""
     text = option.value.strip().lower()
-    if text in _FOREVER:
+    if text in fields.NO_LIMIT:
         script.values["max_duration_us"] = 0
     elif text.isdecimal():
         script.values["max_duration_us"] = fields.whole(text) * MINUTE
@@ -345,6 +344,10 @@ def _dependency(script: _Script, option: Option) -> None:
     script.after = tuple(f"{one.kind}:{one.ref}" for one in fields.dependencies(option.value))
 
 
+def _hold(script: _Script, option: Option) -> None:
+    script.values["hold"] = True
+
+
 def _requeue(script: _Script, option: Option) -> None:
     script.values["preempt"] = "requeue"
 
@@ -367,6 +370,7 @@ HONOURED: dict[str, Callable[[_Script, Option], None]] = {
     "gpus-per-node": _gpu_count("gpus-per-node"),
     "gpus-per-task": _gpu_count("gpus-per-task"),
     "gres": _gres,
+    "hold": _hold,
     "job-name": _job_name,
     "mem": _memory("mem"),
     "mem-per-cpu": _memory("mem-per-cpu"),

@@ -289,6 +289,7 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "preempt": ("preempt", _scalar(fields.one_of("auto", "full", "freeze", "cooperative", "requeue", "none"))),
     "checkpoint_every": ("checkpoint_us", _scalar(fields.every)),
     "grace": ("grace_us", _scalar(fields.duration)),
+    "hold": ("hold", _scalar(fields.yes_or_no)),
     "placement": ("placement", _scalar(fields.one_of("consolidate", "one-node", "any"))),
     "env": ("env", _env),
     "workdir": ("workdir", _scalar(fields.plain)),

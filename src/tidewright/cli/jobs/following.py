@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from ...base.errors import Unreachable, WorldError
 from ...base.units import agreeing, counted
@@ -31,6 +32,7 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
         [
             click.option("-W", "--wait", is_flag=True, help="Wait for the end and return the job's exit code."),
             click.option("-f", "--follow", is_flag=True, help="Print its output as it comes; implies --wait."),
+            click.option("-H", "--hold", is_flag=True, help="Keep it from starting until tide release."),
             click.option(
                 "--dry-run", "--test-only", "dry_run", is_flag=True, help="Only say where and when it would start."
             ),
@@ -49,26 +51,41 @@ class SubmittedJob(NamedTuple):
 
 
 def submit(
-    session: Session, specs: Sequence[JobSpec], dry_run: bool, parsable: bool, after: Sequence[str] = ()
+    session: Session,
+    specs: Sequence[JobSpec],
+    dry_run: bool,
+    parsable: bool,
+    after: Sequence[str] = (),
+    hold: bool = False,
 ) -> list[SubmittedJob]:
-    """Send the specs, one job or the members of one array; prints the id (or, dry, forecasts) and warnings."""
+    """Send the specs, one job or the members of one array; prints the id (or, dry, forecasts) and warnings. ``hold``:
+    they are submitted as held."""
     from ...app.jobspec.submission import batches, joined
 
     client = session.client()
     ids: list[int] = []
-    for batch in batches(specs):
+    for batch in batches([replace(spec, hold=True) for spec in specs] if hold else specs):
         reply = client.submit(joined(batch, ids[0] if ids else 0), dry_run=dry_run, after=after)
         ids.extend(reply.ids)
         _print_reply(reply)
     if not ids:
         return []
-    array = specs[0].array
+    array, held = specs[0].array, specs[0].hold or hold
     if array is None:
         _print_ids(ids, [spec.name for spec in specs], parsable)
-        return [SubmittedJob(job, job) for job in ids]
+        return _held([SubmittedJob(job, job) for job in ids], held, parsable)
     listed = f"{counted(len(ids), 'member')}, {ids[0]}_[{ranges(one.array.index for one in specs if one.array)}]"
     out.echo(str(ids[0]) if parsable else f"submitted array {ids[0]} ({array.parent}): {listed}")
-    return [SubmittedJob(str(ids[0]), ids[0])]
+    return _held([SubmittedJob(str(ids[0]), ids[0])], held, parsable)
+
+
+def _held(jobs: list[SubmittedJob], held: bool, parsable: bool) -> list[SubmittedJob]:
+    """The same; says how held ones are released."""
+    if held and not parsable:
+        out.note(
+            f"held; tide release {' '.join(str(job.ref) for job in jobs)} lets {agreeing(len(jobs), 'it', 'them')} start"
+        )
+    return jobs
 
 
 def _print_ids(ids: Sequence[int], names: Sequence[str], parsable: bool) -> None:

@@ -143,7 +143,7 @@ def command(session: Session, /, **given: Any) -> int:
     indices, limit = given["array"] or ((), 0)
     specs = members.array(spec, indices, given["array_limit"] or limit) if indices else [spec]
     after = [f"{one.kind}:{one.ref}" for many in given["after"] for one in many]
-    jobs = submit(session, specs, given["dry_run"], given["parsable"], after)
+    jobs = submit(session, specs, given["dry_run"], given["parsable"], after, given["hold"])
     return finish(session, jobs, given["follow"], given["wait"], quiet=given["parsable"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ...base.units import counted, format_bytes, format_duration
-from ...model.job import JobSpec
+from ...model.job import TIER_TARGET, JobSpec
 from ...wire.api import NO_EXIT_CODE, SCHEMA, ArrayView, JobView
 from .. import output as out
 from .. import words
@@ -68,7 +68,7 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("job", f"{job.id} ({job.name})" + (f", {words.job_ref(job)}" if job.array else "")),
         ("state", job.state + (f": {job.why}" if job.why else "")),
         ("exit code", str(job.exit_code) if job.exit_code != NO_EXIT_CODE else ""),
-        ("tier", job.tier + (f", promised {words.percent(job.target)}" if job.target else "")),
+        ("tier", job.tier + _promised(job)),
         ("team", job.team + (f", user {job.user}" if job.user else "")),
         ("released", f"{words.at(job.held_until)}, or by tide resume {words.job_ref(job)}" if job.held_until else ""),
         ("devices", words.devices(job) + (f" on {words.places(job.where)}" if job.where else "")),
@@ -85,6 +85,15 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("ended", words.at(job.end) if job.end >= 0 else ""),
         ("attempt", str(job.attempt)),
     ]
+
+
+def _promised(job: JobView) -> str:
+    """The share of full speed that it was promised; of a job whose tier was changed, in the mean since its submission."""
+    usual = TIER_TARGET[JobSpec(tier=job.tier).tier_rank] if job.spec is None or not job.spec.runtime else 0.0  # type: ignore[arg-type]
+    if not usual and not job.target:
+        return ""
+    changed = " in the mean since its submission, by the tiers that it has had" if job.target != usual else ""
+    return f", promised {words.percent(job.target)}{changed}"
 
 
 def _level(job: JobView) -> str:
@@ -114,9 +123,9 @@ def _images(job: JobView, now: int) -> list[tuple[str, str]]:
     took += [f"of that {format_duration(job.hold_us)} to a standstill"] if job.hold_us else []
     took += _share(job)
     took += [f"restore {format_duration(job.restore_us)}"] if job.restore_us else []
-    lost = format_duration(job.lost_us) if job.lost_us else ""
+    lost = f"{format_duration(job.lost_us)} of work, to failures and requeues" if job.lost_us else ""
     return [("images", "\n".join(lines) or ("none yet" if job.level == "full" else "")), ("", due),
-            ("costs", ", ".join(took) if job.images else ""), ("lost", lost and f"{lost} of work, to failures")]  # fmt: skip
+            ("costs", ", ".join(took) if job.images else ""), ("lost", lost)]  # fmt: skip
 
 
 def _share(job: JobView) -> list[str]:

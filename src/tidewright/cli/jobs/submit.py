@@ -61,6 +61,6 @@ def command(session: Session, /, **given: Any) -> int:
     jobs: list[SubmittedJob] = []
     at = 0
     for size, after in zip(loaded.groups, loaded.after, strict=True):
-        jobs += send(session, loaded.specs[at : at + size], given["dry_run"], given["parsable"], after)
+        jobs += send(session, loaded.specs[at : at + size], given["dry_run"], given["parsable"], after, given["hold"])
         at += size
     return finish(session, jobs, given["follow"], given["wait"], quiet=given["parsable"])

@@ -8,7 +8,7 @@ from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
 from ...model.job_record import Ending, JobRecord
 from ...plan.request import request_of
-from .. import pauses, rates
+from .. import pauses, rates, start_forecasts
 from ..book import HELD, Book
 from ..commands import Reply
 from ..events import JobIdsUsed, Submit
@@ -19,6 +19,8 @@ from .answers import answer
 PLACEMENTS = ("consolidate", "one-node", "any")
 """Order of the ``placement`` column's values."""
 _ADMITTED = Code.ADMITTED()
+UNNAMED = "[unknown]"
+"""A user whose name is not known; no unix user has a bracket in it."""
 
 
 def submit(book: Book, event: Submit) -> None:
@@ -171,8 +173,7 @@ def enter(book: Book, spec: Spec) -> int:
     })  # fmt: skip
     pauses.expect(book, job, book.table.row[job])
     rates.set_reference(book, job)
-    if not spec.expected_us and not spec.service and settings.predict:
-        _predict(book, job, spec)
+    predict(book, job, spec)
     book.counts[HELD] += 1
     book.touched[job] = True
     if spec.runtime:
@@ -181,17 +182,29 @@ def enter(book: Book, spec: Spec) -> int:
     else:
         book.record(job, "SUBMITTED", Code.SUBMITTED(spec.tier, spec.devices))
     _wait_for_others(book, job, spec)
+    if spec.hold:
+        _hold(book, job, spec.user)
     release(book, job, _ADMITTED)
     return job
 
 
-def _predict(book: Book, job: int, spec: Spec) -> None:
+def predict(book: Book, job: int, spec: Spec) -> None:
     """Note what similar jobs took, where the user gave no estimate."""
+    if spec.expected_us or spec.service or not book.settings.predict:
+        return
     found = book.run_times.predict(spec)
     if found is not None:
         row = book.table.row[job]
         book.table.predicted[row] = found.median_us
         book.table.predicted_low[row], book.table.predicted_high[row] = found.low_us, found.high_us
+
+
+def _hold(book: Book, job: int, by: str) -> None:
+    """It was submitted to be held."""
+    record = book.jobs[job]
+    record.user_hold, record.held_by = 0, by or UNNAMED
+    start_forecasts.withdraw(book, job)
+    book.record(job, "HELD", Code.HELD_BY(record.held_by))
 
 
 def _wait_for_others(book: Book, job: int, spec: Spec) -> None:

@@ -12,6 +12,7 @@ from ...base.errors import Bug
 from ...model.job import JobSpec, State
 from .. import rates
 from ..book import Book
+from ..ledger import change_tier
 from .admission import PLACEMENTS
 
 WAITING = (State.HELD, State.QUEUED, State.SUSPENDED)
@@ -27,13 +28,14 @@ def amend(book: Book, job: int, spec: JobSpec) -> None:
     book.tier_demand.add(table.tier.item(row), table.demand.item(row), *share, -1)
     book.tier_demand.add(spec.tier_rank, spec.devices, spec.gpu_memory, spec.compute_milli)
     book.elastic_jobs += int(spec.elastic) - int(book.specs[job].elastic)
+    if spec.tier_rank != book.specs[job].tier_rank:
+        change_tier(table, row, book.jobs[job], spec.tier_rank, book.now)
     book.specs[job] = book.jobs[job].spec = spec
     table.demand[row], table.floor[row], table.ranks[row] = spec.devices, spec.floor, spec.ranks
     table.kinds[row] = rates.kinds_of(book, spec)
     table.memory[row], table.gpu_milli[row] = spec.gpu_memory, spec.compute_milli
     table.cpus_milli[row], table.host_memory[row] = spec.cpus_milli, spec.memory
     table.resourced = table.resourced or bool(table.gpu_milli.item(row) or spec.cpus_milli or spec.memory)
-    table.tier[row] = int(spec.tier_rank)
     table.placement[row] = PLACEMENTS.index(spec.placement)
     table.level[row] = book.usual_level(spec)
     book.forced = True

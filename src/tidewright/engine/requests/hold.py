@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...model.cause import Cause, Code
 from ...model.job import Level, State
-from ...model.job_record import HoldRetry
+from ...model.job_record import HoldRetry, JobRecord
 from .. import events as ev
 from .. import images
 from ..apply_plan import unsuspendable
@@ -17,6 +17,13 @@ from ..termination import end_cooldown, pause, release, stop
 from ..wall_time import corrected, engine_time
 
 _HELD_BY_USER = Code.HELD_BY_USER()
+WITH_DEVICES = frozenset({State.STARTING, State.RUNNING, State.SUSPENDING, State.RESUMING})
+"""States of jobs that are suspended, not kept from starting."""
+
+
+def because(record: JobRecord) -> Cause:
+    """Why a job is held that its user holds."""
+    return Code.HELD_BY(record.held_by) if record.held_by else _HELD_BY_USER
 
 
 def refusal(book: Book, job: int, until: int) -> Cause | None:
@@ -130,7 +137,7 @@ def clock_offset(book: Book, event: ev.ClockOffset) -> None:
 def end(book: Book, job: int, why: Cause) -> None:
     """A user's hold ends: the job goes back to where it would be without it."""
     record, state = book.jobs[job], book.state(job)
-    record.user_hold = None
+    record.user_hold, record.held_by = None, ""
     if record.held_in_place and state is State.HELD:
         transition(book, job, int(State.RESUMING), why)
     elif state is State.HELD:

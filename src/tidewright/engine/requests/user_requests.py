@@ -18,30 +18,14 @@ from ..reports import try_launch
 from ..termination import end_cooldown, stop
 from . import hold as hold_requests
 from . import user_moves
-from .answers import answer
+from .answers import answer, known
 
 Wish = TypeVar("Wish", ev.Move, ev.Scale)
 
 
-def _known(book: Book, op_id: str, job: int) -> bool:
-    """Whether to go on: the job is in the book and the call is new. Otherwise the answer has been given."""
-    earlier = book.answers.get(op_id) if op_id else None
-    if earlier is not None:
-        book.out.append(earlier)
-        return False
-    if job in book.specs:
-        return True
-    outcome = book.outcomes.get(job)
-    if outcome is None:
-        answer(book, Reply(op_id, job, Code.NO_SUCH_JOB(job), "notfound"))
-    else:
-        answer(book, Reply(op_id, job, Code.ENDED_ALREADY(job, State(outcome).name), "conflict"))
-    return False
-
-
 def cancel(book: Book, event: ev.Cancel) -> None:
     """End a job, whatever it is doing."""
-    if _known(book, event.op_id, event.job):
+    if known(book, event.op_id, event.job):
         stop(book, event.job, int(State.CANCELLED), Code.CANCELLED())
         answer(book, Reply(event.op_id, event.job))
 
@@ -49,9 +33,12 @@ def cancel(book: Book, event: ev.Cancel) -> None:
 def hold(book: Book, event: ev.Hold) -> None:
     """Suspend a job until its user releases it, or until a time."""
     job = event.job
-    if not _known(book, event.op_id, job):
+    if not known(book, event.op_id, job):
         return
     state, record = book.state(job), book.jobs[job]
+    if event.waiting and state in hold_requests.WITH_DEVICES:
+        answer(book, Reply(event.op_id, job, Code.NOT_WAITING(job, state.name), "conflict"))
+        return
     if state is State.STOPPING and record.ending is not None and record.ending.state == State.QUEUED:
         _hold_after_stop(book, event, record)
         return
@@ -66,21 +53,25 @@ def hold(book: Book, event: ev.Hold) -> None:
             error = Code.NOT_SUSPENDABLE(job, refusal, book.settings.gang_freeze_bound_us)
             answer(book, Reply(event.op_id, job, error, "conflict"))
             return
-    record.user_hold = event.until
-    start_forecasts.withdraw(book, job)
-    if event.until:
-        hold_requests.arm(book, job)
+    _note(book, event, record)
     warning = _carry_out(book, job, state)
     answer(book, Reply(event.op_id, job, warning=warning))
 
 
 def _hold_after_stop(book: Book, event: ev.Hold, record: JobRecord) -> None:
     """A job that is being stopped, and was to start again, is held instead."""
-    record.user_hold = event.until
+    _note(book, event, record)
+    answer(book, Reply(event.op_id, event.job))
+
+
+def _note(book: Book, event: ev.Hold, record: JobRecord) -> None:
+    """Write down an accepted hold."""
+    record.user_hold, record.held_by = event.until, event.by if event.waiting else ""
     start_forecasts.withdraw(book, event.job)
     if event.until:
         hold_requests.arm(book, event.job)
-    answer(book, Reply(event.op_id, event.job))
+    if event.waiting and record.state == HELD:
+        book.record(event.job, "HELD", hold_requests.because(record))
 
 
 def _carry_out(book: Book, job: int, state: State) -> Cause | None:
@@ -89,14 +80,14 @@ def _carry_out(book: Book, job: int, state: State) -> Cause | None:
         reason = hold_requests.begin(book, job)
         return Code.RUNS_UNTIL_SUSPENDABLE(reason) if reason else None
     if state in (State.QUEUED, State.SUSPENDED):
-        transition(book, job, HELD, Code.HELD_BY_USER())
+        transition(book, job, HELD, hold_requests.because(book.jobs[job]))
     return None
 
 
 def unhold(book: Book, event: ev.Release) -> None:
     """End a user's hold."""
     job = event.job
-    if not _known(book, event.op_id, job):
+    if not known(book, event.op_id, job):
         return
     if book.jobs[job].user_hold is None:
         state = book.state(job).name
@@ -117,7 +108,7 @@ def scale(book: Book, event: ev.Scale) -> None:
 
 
 def _carry_out_move(book: Book, event: Wish, do: Callable[[Book, Wish], list[int]]) -> None:
-    if not _known(book, event.op_id, event.job):
+    if not known(book, event.op_id, event.job):
         return
     try:
         reserved = do(book, event)
@@ -134,7 +125,7 @@ def _carry_out_move(book: Book, event: Wish, do: Callable[[Book, Wish], list[int
 def take_image(book: Book, event: ev.TakeImage) -> None:
     """Image a running job at once."""
     job = event.job
-    if not _known(book, event.op_id, job):
+    if not known(book, event.op_id, job):
         return
     refusal = periodic.take_now(book, job)
     if refusal is None:

@@ -97,8 +97,9 @@ class ServiceBook:
         record = self.of_replica(service)
         return record is not None and record.image_job == job
 
-    def held_because(self, service: str, job: int) -> tuple[Reason, Cause]:
-        """Why a job is held until that is ended: for its user, or for its service."""
+    def held_because(self, service: str, job: int, by: str) -> tuple[Reason, Cause]:
+        """Why a job is held until that is ended: for a user, who keeps it from starting (``by``) or suspended it, or for its
+        service."""
         if self.is_image(service, job):
             return Reason.SERVICE_IMAGE, Code.IS_SERVICE_IMAGE(service)
-        return Reason.USER_HOLD, Code.HELD_BY_USER()
+        return Reason.USER_HOLD, Code.HELD_BY(by) if by else Code.HELD_BY_USER()

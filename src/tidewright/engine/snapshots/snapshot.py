@@ -70,7 +70,7 @@ class _Format(Struct):
 
 _ADDED = {
     "restore_kind": -1, "reference": -1, "predicted": 0, "predicted_low": 0, "predicted_high": 0, "gpu_milli": 0,
-    "cpus_milli": 0, "host_memory": 0,
+    "cpus_milli": 0, "host_memory": 0, "waived": 0,
 }  # fmt: skip
 """Columns added to a format already in use, and what they hold where an older snapshot has none."""
 

@@ -39,6 +39,12 @@ def uid_of(scope: Scope) -> int | None:
     return int(host.removeprefix(_UNIX)) if host.startswith(_UNIX) else None
 
 
+def caller(scope: Scope) -> str:
+    """The user of a request, as histories of jobs name them."""
+    uid = uid_of(scope)
+    return TOKEN if uid is None else name_of(uid)
+
+
 def signed(body: api.SubmitRequest, scope: Scope, run_as: str) -> api.SubmitRequest:
     """The jobs with their true user, and the account that they are to run as, now and after restarts."""
     uid = uid_of(scope)

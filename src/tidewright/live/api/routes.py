@@ -26,9 +26,9 @@ from ..journal.archive import GROUPS
 from ..journal.export import exported
 from . import submission, views
 from .answers import Handler, bug, by_method, guard, no_route
-from .array_routes import ArrayRoutes
 from .event_stream import point
 from .identity import signed
+from .job_change_routes import JobChangeRoutes
 from .job_names import typed
 from .listing import Query, listing, usage
 from .logs import Tail, log_path
@@ -43,7 +43,7 @@ KEEPALIVE_S = 15.0
 EVENTS_AT_A_TIME = 200
 
 
-class Routes(ArrayRoutes):
+class Routes(JobChangeRoutes):
     """The handlers. Named as in the route table, which binds them."""
 
     def application(self) -> Starlette:

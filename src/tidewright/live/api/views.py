@@ -14,14 +14,14 @@ from ...drive.record import hide_environment
 from ...engine.book import Book
 from ...engine.calibration import EARLIER, INSIDE, LATER, StartCalibration
 from ...engine.commands import Ended
-from ...engine.ledger import held_milli_us
+from ...engine.ledger import held_milli_us, promised_us
 from ...engine.periodic import interval_us
 from ...engine.rates import declared, in_force
 from ...engine.requests.hold import outlook
 from ...model.array_record import array_key
 from ...model.cause import Cause, Code, reported
 from ...model.job import TIER_TARGET, ArrayMember, JobSpec, Level, State, share_of
-from ...model.job_record import Image
+from ...model.job_record import Image, JobRecord
 from ...model.node import Allocation, NodeSpec, bits, device_count
 from ...model.rate import progress_us
 from ...plan.reasons import Reason
@@ -96,7 +96,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         predicted_high_us=table.predicted_high.item(row),
         ranks_per_device=_ranks_per_device(spec.ranks, allocation), lost_us=record.lost_us,
         attempt=record.attempt, preemptions=table.preemptions.item(row), fraction=min(1.0, ideal / wall),
-        target=_promised(spec), ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
+        target=_promised_so_far(record, submit, now), ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
         held_gpu_s=held_milli_us(record, now) / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(history) if full else (),
         logs=logs,
@@ -112,6 +112,13 @@ def array_limit(book: Book, member: ArrayMember) -> int:
 def _promised(spec: JobSpec) -> float:
     """The share of full speed that its tier promises; a client of a runtime is promised no devices."""
     return 0.0 if spec.runtime else TIER_TARGET[spec.tier_rank]
+
+
+def _promised_so_far(record: JobRecord, submit: int, now: int) -> float:
+    """The share of full speed that it has been promised since its submission, by all the tiers that it has had."""
+    if not record.tier_since:
+        return _promised(record.spec)
+    return promised_us(record, submit, now) / max(1, now - submit)
 
 
 def _ranks_per_device(ranks: int, allocation: Allocation) -> float:
@@ -138,7 +145,8 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         end=ended.end, since=ended.end, array=member.job if member else 0, array_index=member.index if member else -1,
         devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks, attempt=ended.attempts,
         preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
-        target=_promised(spec), ideal_us=ended.ideal_us,
+        target=ended.promised_us / max(1, ended.end - ended.submit) if ended.promised_us else _promised(spec),
+        ideal_us=ended.ideal_us,
         delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None,
         story=_history(ended.history) if full else (), logs=logs, lost_us=ended.lost_us, failure=_failure(ended, full),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...model.cause import Code
 from ...model.job import JobSpec
-from ...plan.advice import REASON_REMEDY
+from ...plan.advice import CONSEQUENCE_OF_HOLD, REASON_REMEDY
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
 from ...plan.reasons import Reason
 from ...plan.render import remedy, render
@@ -20,7 +20,9 @@ def why_live(
     """Of a job in the book, by what the engine and the planner say. ``searched``: whether changes were looked for; ``typed``: how
     a job is named to a command."""
     cause = cause_view(found.why) if found.why else job.cause
-    changes, change, dead_end = tuple(_change(change, typed) for change in found.changes), found.change, found.dead_end
+    own = typed(job.id)
+    changes = tuple(_change(change, own, typed) for change in found.changes)
+    change, dead_end = found.change, found.dead_end
     if dead_end is not None:
         changes = ()
     holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in found.holders)
@@ -38,11 +40,15 @@ def _remedy(job: str, found: Explanation) -> str:
     """What to do next where no change is offered."""
     if found.dead_end is not None:
         return remedy(found.dead_end)
+    if found.why is not None and found.why.code is Code.HELD_BY:
+        return f"release it: tide release {job}"
     return REASON_REMEDY.get(found.reason, "").format(job=job) if found.reason is not None else ""
 
 
 def _consequence(job: api.JobView, found: Explanation, now: int) -> str:
     """What happens next; a suspension for a set time ends by itself."""
+    if found.why is not None and found.why.code is Code.HELD_BY:
+        return CONSEQUENCE_OF_HOLD
     if found.reason is Reason.USER_HOLD and job.held_until:
         return render(Code.RELEASED_IN(max(0, job.held_until - now)))
     return found.consequence
@@ -52,12 +58,15 @@ def _words(change: api.ChangeView) -> str:
     return f"{change.text} ({change.type})" if change.type else change.text
 
 
-def _change(change: Change, typed: Callable[[int], str]) -> api.ChangeView:
-    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), _typed(change, typed), change.jobs)
+def _change(change: Change, own: str, typed: Callable[[int], str]) -> api.ChangeView:
+    todo = _typed(change, own, typed)
+    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), todo, change.jobs)
 
 
-def _typed(change: Change, typed: Callable[[int], str]) -> str:
-    """What to type for it."""
+def _typed(change: Change, own: str, typed: Callable[[int], str]) -> str:
+    """What to type for it, for the sake of the job called ``own``."""
+    if change.kind == "tier":
+        return f"tide update {own} {change.flag}"
     if change.kind in ("cancel", "cancel-waiting"):
         return f"tide cancel {typed(change.jobs[0])}"
     if change.kind == "scale":
