@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tidewright.base.errors import NotFound
 from tidewright.cli import words
 from tidewright.wire import api
 
@@ -124,3 +125,19 @@ def test_options_of_submit_are_sent(tide: Terminal, tmp_path: Any) -> None:
     for arguments, said_ in ((("--wrap", "x", "job.sh"), "leave out job.sh"), ((), "no file to submit")):
         wrong = tide("submit", *arguments)
         assert wrong.code == 2 and said_ in wrong.err
+
+
+def test_the_limit_of_an_array_is_changed(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def limit(_: Any, ref: str, most: int) -> api.ActionReply:
+        asked.append((ref, most))
+        if ref == "17":
+            raise NotFound("no array 17", "list jobs")
+        return api.ActionReply(job=12)
+
+    monkeypatch.setattr(type(tide.stub), "array_limit", limit, raising=False)
+    assert tide("update", "sweep", "--array-limit", "4").out == "array 12 runs 4 members at once\n"
+    said = tide("update", "17", "12", "--array-limit", "0")
+    assert (said.code, said.out) == (1, "array 12 has no limit\n") and "no array 17" in said.err
+    assert asked == [("sweep", 4), ("17", 0), ("12", 0)]

@@ -10,6 +10,7 @@ import pytest
 
 from tidewright.base.errors import Conflict, NotFound, UsageError
 from tidewright.model.job import ArrayMember, Dependency, JobSpec
+from tidewright.model.spec_changes import SpecChanges
 from tidewright.wire import api
 
 from .fakes import FakeFabric
@@ -205,3 +206,15 @@ def test_ended_members_are_found_after_a_restart_and_in_a_repaired_journal(runni
     with running() as server, server.client() as client:
         assert _states(client, "sweep") == {"completed": 3}
         assert client.submit([JobSpec(command=("true",))], after=["afterok:sweep"]).ids
+
+
+def test_an_array_is_changed_held_released_and_requeued_as_one(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, server.client() as client:
+        first, *rest = client.submit(_members("sweep", 4, 2)).ids
+        _until(lambda: _states(client, "sweep"), {"running": 2, "held": 2})
+        assert client.update("sweep", SpecChanges(tier="basic")).jobs == (first, *rest)
+        assert {job.tier for job in client.jobs().jobs} == {"basic"}
+        assert client.hold(str(first)).jobs == tuple(rest[1:]), "those that run are not concerned"
+        assert client.release("sweep").jobs == tuple(rest[1:])
+        assert client.requeue(f"{first}_[0-1]", hold=True).jobs == (first, rest[0])
+        assert client.hold(rest[1]).job == rest[1] and client.job(rest[2]).reason == "ArrayLimit"
