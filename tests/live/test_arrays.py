@@ -123,7 +123,7 @@ def test_the_list_has_one_entry_for_members_that_wait_alike(running) -> None:  #
             ("10-19", "UserHold"),
         ]
         assert client.array_limit("sweep", 0).job == first and len(client.jobs(state="held").jobs) == 10
-        for ref, limit, error in ((f"{first}_1", 2, NotFound), ("other", 2, NotFound), ("sweep", -1, UsageError)):
+        for ref, limit, error in ((f"{first}_1", 2, UsageError), ("other", 2, NotFound), ("sweep", -1, UsageError)):
             with pytest.raises(error):
                 client.array_limit(ref, limit)
 

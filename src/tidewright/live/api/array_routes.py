@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...base.errors import Conflict
+from ...base.errors import Conflict, UsageError
 from ...base.ids import new_op_id
 from ...engine import events as ev
 from ...engine.commands import Reply
@@ -121,7 +121,9 @@ class ArrayRoutes(ServiceRoutes):
         """Change how many members of an array run at once."""
         body = await read_body(request, api.ArrayLimitRequest)
         found, op_id = self._select(request), body.op_id or new_op_id()
-        if not found.array or found.indices is not None:
+        if found.indices is not None:
+            raise UsageError("the limit is of a whole array, not of members", f"name the array: {found.array}")
+        if not found.array:
             number = found.jobs[0] if found.jobs else 0
             raise submission.refusal(Code.NO_SUCH_ARRAY(number), "notfound")
         if not 0 <= body.limit < 2**31:
