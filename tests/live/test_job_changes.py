@@ -147,6 +147,7 @@ def test_the_same_bulk_request_again_gets_the_same_answer(running) -> None:  # t
         head = b"POST /v1/bulk HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
         answers = [json.loads(_raw(server.state, head + body)[2]) for _ in range(2)]
         assert answers[0] == answers[1] and answers[0]["done"] == list(ids)
+        assert client.job(ids[0]).why == f"cancelled by {ME}"
 
 
 def test_thousands_of_waiting_jobs_are_cancelled_in_one_request(running) -> None:  # type: ignore[no-untyped-def]

@@ -38,10 +38,11 @@ class JobIdsUsed(Struct, frozen=True, tag=True):
 
 
 class Cancel(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A user ends a job, whatever it is doing."""
+    """A user, ``by`` (empty: not known), ends a job, whatever it is doing."""
 
     job: int
     op_id: str = ""
+    by: str = ""
 
 
 class Hold(Struct, frozen=True, tag=True, omit_defaults=True):

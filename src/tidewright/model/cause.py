@@ -206,6 +206,7 @@ class Code(StrEnum):
     NO_ANSWER = "NoAnswer"
     LEVEL_CAPPED = "LevelCapped"
     CANCELLED = "Cancelled"
+    CANCELLED_BY = "CancelledBy"
     HOLD_FAILED = "HoldFailed"
     FROZEN_NO_ROOM = "FrozenNoRoom"
     HOLD_OVER = "HoldOver"

@@ -209,6 +209,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.NO_ANSWER: "no answer",
     C.LEVEL_CAPPED: "{level} at most: {why:why}",
     C.CANCELLED: "cancelled by its user",
+    C.CANCELLED_BY: "cancelled by {by}",
     C.HOLD_FAILED: "could not be suspended for its user: {why:why}; tried again until it can be",
     C.FROZEN_NO_ROOM: "suspended by its user; frozen, as there is no room for an image: {why:why}",
     C.HOLD_OVER: "hold is over",

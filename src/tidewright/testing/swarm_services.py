@@ -66,6 +66,10 @@ class ServiceSwarm(ClientSwarm):
             self.accepted[command.job] = True
             self.replicas += 1
         super()._note(command)
+        if isinstance(command, co.Launch) and (command.image_job, command.image) not in self.images.parts:
+            self.images.unreported[command.image_job] = (
+                True  # other replicas may be launched from it before the report comes
+            )
 
     def settle(self, turns: int = 4000) -> None:
         """Users delete their services; then as in other swarms."""

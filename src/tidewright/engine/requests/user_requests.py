@@ -26,7 +26,7 @@ Wish = TypeVar("Wish", ev.Move, ev.Scale)
 def cancel(book: Book, event: ev.Cancel) -> None:
     """End a job, whatever it is doing."""
     if known(book, event.op_id, event.job):
-        stop(book, event.job, int(State.CANCELLED), Code.CANCELLED())
+        stop(book, event.job, int(State.CANCELLED), Code.CANCELLED_BY(event.by) if event.by else Code.CANCELLED())
         answer(book, Reply(event.op_id, event.job))
 
 

@@ -48,40 +48,39 @@ ACTIONS: tuple[str, ...] = get_args(Action)
 class JobChangeRoutes(ArrayRoutes):
     """The handlers."""
 
+    def _concerned(self, action: str) -> Callable[[int], bool]:
+        """Whether an action has anything to do with a live job."""
+        return lambda job: _APPLIES[action](self._book.jobs[job])
+
     async def update(self, request: Request) -> Response:
         body = await read_body(request, UpdateRequest)
         if body.changes == type(body.changes)():
             raise UsageError("changes: empty; nothing to change", "name a field with its new value, e.g. tier")
         if body.changes.limit_by_us and body.changes.max_duration_us is not None:
             raise UsageError("changes: max_duration_us and limit_by_us are both given", "give one of them")
-        by = caller(request.scope)
-        return await self._act_on(request, body.op_id, lambda job, op_id: ev.Update(job, body.changes, op_id, by))
+        changes, by = body.changes, caller(request.scope)
+        return await self._act_on(
+            request, body.op_id, lambda job, op_id: ev.Update(job, changes, op_id, by), self._concerned("cancel")
+        )
 
     async def hold(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         by = caller(request.scope)
-
-        def held(job: int, op_id: str) -> ev.Hold:
-            return ev.Hold(job, op_id, waiting=True, by=by)
-
-        return await self._act_on(request, body.op_id, held, self._applies("hold"))
+        return await self._act_on(
+            request, body.op_id, lambda job, op_id: ev.Hold(job, op_id, waiting=True, by=by), self._concerned("hold")
+        )
 
     async def release(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
-        return await self._act_on(request, body.op_id, ev.Release, self._applies("release"))
+        return await self._act_on(request, body.op_id, ev.Release, self._concerned("release"))
 
     async def requeue(self, request: Request) -> Response:
         body = await read_body(request, RequeueRequest, RequeueRequest())
         by = caller(request.scope)
-
-        def requeued(job: int, op_id: str) -> ev.Requeue:
-            return ev.Requeue(job, op_id, by, body.from_image, body.hold)
-
-        return await self._act_on(request, body.op_id, requeued, self._applies("requeue"))
-
-    def _applies(self, action: str) -> Callable[[int], bool]:
-        """Whether an action has anything to do with a live job."""
-        return lambda job: _APPLIES[action](self._book.jobs[job])
+        return await self._act_on(
+            request, body.op_id, lambda job, op_id: ev.Requeue(job, op_id, by, body.from_image, body.hold),
+            self._concerned("requeue"),
+        )  # fmt: skip
 
     # -- many jobs --------------------------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ def _words(text: str) -> frozenset[str]:
 
 def _event(body: BulkRequest, job: int, op_id: str, by: str) -> ev.Event:
     if body.action == "cancel":
-        return ev.Cancel(job, op_id)
+        return ev.Cancel(job, op_id, by)
     if body.action == "hold":
         return ev.Hold(job, op_id, waiting=True, by=by)
     if body.action == "release":

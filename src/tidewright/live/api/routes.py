@@ -27,7 +27,7 @@ from ..journal.export import exported
 from . import submission, views
 from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
-from .identity import signed
+from .identity import caller, signed
 from .job_change_routes import JobChangeRoutes
 from .job_names import typed
 from .listing import Query, listing, usage
@@ -178,7 +178,8 @@ class Routes(JobChangeRoutes):
 
     async def cancel(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
-        return await self._act_on(request, body.op_id, ev.Cancel)
+        by = caller(request.scope)
+        return await self._act_on(request, body.op_id, lambda job, op_id: ev.Cancel(job, op_id, by))
 
     async def wait(self, request: Request) -> Response:
         found = self._select(request)
