@@ -166,7 +166,7 @@ def test_submitted_to_be_held(tide: Terminal, tmp_path: Path) -> None:
     assert "held" not in tide("run", "--hold", "--parsable", "--", "true").err
     tide("run", "--", "true")
     assert not tide.stub.submitted[-1].hold
-    assert "lets them start" in tide("run", "-H", "--array", "0-2", "--", "true").err
+    assert "tide release 23 lets it start" in tide("run", "-H", "--array", "0-2", "--", "true").err
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH -H --gres=gpu\ntrue\n")
     (tmp_path / "job.yaml").write_text("command: 'true'\nhold: true\n---\ncommand: 'true'\n")
     tide("submit", "job.sh")

@@ -22,7 +22,7 @@ def messages(kind: str, reply: NotifyReply, now: int, why: str = "", array: bool
     subject = headline(kind, job)
     if array and kind in ("begin", "end", "fail"):
         said = {"begin": "has begun", "end": "has ended", "fail": "has ended, with failures"}[kind]
-        subject = f"array {reply.array} ({reply.size} members) {said}"
+        subject = f"array {reply.array} ({job.name.partition('[')[0]}, {reply.size} members) {said}"
     common: dict[str, Any] = {"job": job.id, "kind": kind, "subject": subject, "created": now, "due": now}
     text = body(subject, job, why)
     found = [Notification(id=new_id(), channel="mail", target=one, body=text, **common) for one in notify.mail]

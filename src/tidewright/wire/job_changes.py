@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
-from urllib.parse import quote
 
 from msgspec import Struct
 
-from ..base.errors import NotFound
 from ..base.ids import new_op_id
 from ..model.spec_changes import SpecChanges
 from .answers import SCHEMA
 from .api import ActionReply, ActionRequest
+from .job_refs import Ref, job_path
 
 T = TypeVar("T", bound=Struct)
-Ref = int | str
 Action = Literal["cancel", "hold", "release", "requeue"]
 MOST_AT_ONCE = 10_000
 """Jobs in one request; as many as one submission may bring."""
@@ -132,10 +130,3 @@ class JobChangeCalls:
             some = tuple(jobs[first : first + MOST_AT_ONCE])
             body = BulkRequest(action=action, jobs=some, from_image=from_image, hold=hold, op_id=new_op_id())
             yield self._ask("POST", "/v1/bulk", BulkReply, body)
-
-
-def job_path(ref: Ref, tail: str = "") -> str:
-    """The path of one job. Raises NotFound for an empty name."""
-    if ref == "":
-        raise NotFound("an empty name of a job", "list jobs with tide ps --all")
-    return f"/v1/jobs/{quote(str(ref), safe='')}{tail}"

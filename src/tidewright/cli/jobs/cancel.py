@@ -12,13 +12,15 @@ from .selection import BulkAction, Chosen, act, job_filters
 @job_filters
 @pass_session
 def command(session: Session, chosen: Chosen) -> int:
-    """End each JOB (an id or a unique name), or all jobs that match every filter: SIGTERM, its grace, SIGKILL.
+    """End each JOB (an id, an array, its members 12_[3-7], or a unique name), or all jobs that match every filter: SIGTERM, its
+    grace, SIGKILL.
 
     Filters may choose jobs of any user. Before jobs chosen by filters are ended, a question on the terminal says how
     many they are, and of whom; without a terminal --yes is needed.
 
     \b
     tide cancel 17 18
+    tide cancel 12_[3-7]
     tide cancel --user ada --state queued
     tide cancel --all --yes
     """

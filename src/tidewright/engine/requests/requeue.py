@@ -14,7 +14,8 @@ from ..book import HELD, QUEUED, Book
 from ..commands import Reply
 from ..lifecycle import transition
 from ..termination import release, restart, start_over, stop
-from .admission import UNNAMED, answer, known
+from .admission import UNNAMED
+from .answers import answer, known
 from .hold import because
 
 

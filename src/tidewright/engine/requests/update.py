@@ -19,7 +19,8 @@ from ..book import Book
 from ..commands import Reply
 from ..ledger import arm_limit, change_tier, over_limit, run_time_us
 from ..termination import stop
-from .admission import UNNAMED, answer, forecast, known, predict
+from .admission import UNNAMED, forecast, predict
+from .answers import answer, known
 from .requeue import has_begun
 from .user_moves import Refusal
 

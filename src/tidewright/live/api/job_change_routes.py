@@ -34,7 +34,7 @@ from ...wire.job_changes import (
     UpdateRequest,
     UserSelection,
 )
-from .book_routes import BookRoutes
+from .array_routes import ArrayRoutes
 from .cooperative import CooperativeYield
 from .identity import caller
 from .request_parsing import body as read_body
@@ -45,21 +45,11 @@ _ENDED = (Code.ENDED_ALREADY, Code.ENDED_FOR_GOOD)
 ACTIONS: tuple[str, ...] = get_args(Action)
 
 
-class JobChangeRoutes(BookRoutes):
+class JobChangeRoutes(ArrayRoutes):
     """The handlers."""
 
-    def _find(self, request: Request) -> int:
-        """The job that a path names."""
-        raise NotImplementedError
-
-    async def _act_on(
-        self, request: Request, op_id: str, make: Callable[[int, str], ev.Event], concerned: Callable[[int], bool]
-    ) -> Response:
-        """One event, made of the job that a path names and an op_id. ``concerned``: whether it has a meaning for a job."""
-        op_id = op_id or new_op_id()
-        return await self._act(make(self._find(request), op_id), op_id)
-
     def _concerned(self, action: str) -> Callable[[int], bool]:
+        """Whether an action has anything to do with a live job."""
         return lambda job: _APPLIES[action](self._book.jobs[job])
 
     async def update(self, request: Request) -> Response:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from ...base.errors import DamagedJournal
 from ...base.units import SECOND
@@ -21,6 +22,9 @@ GPU_SECOND = 1000 * SECOND
 """Milli-device-microseconds in one GPU-second."""
 GROUPS = ("team", "user", "tier")
 COLUMNS = "job, turn, name, team, user, tier, state, ended, held, delivered, fraction, preemptions, record, seal"
+_MEMBERS = """CREATE TABLE IF NOT EXISTS array_members
+  (array INTEGER, member INTEGER, job INTEGER, PRIMARY KEY (array, job)) WITHOUT ROWID"""
+"""Which ended jobs were members of which arrays. Made with the first of them: archives of earlier versions go without."""
 _decode = msgspec.json.Decoder(Ended)
 
 
@@ -41,6 +45,13 @@ class ArchiveRow(NamedTuple):
     preemptions: int
     record: bytes
     seal: bytes
+    array: int = 0
+    """The array that it was a member of, 0 for none, and its index in that; kept beside, for earlier versions have no column."""
+    index_in_array: int = -1
+
+    def stored(self) -> tuple[Any, ...]:
+        """The values of ``COLUMNS``."""
+        return self[:-2]
 
 
 class Sums(NamedTuple):
@@ -54,6 +65,20 @@ class Sums(NamedTuple):
     preemptions: int
 
 
+class EndedMember(Struct, frozen=True):
+    """An ended member of an array; ``code`` as of ``Ended``."""
+
+    job: int
+    index: int
+    state: int
+    code: int
+
+
+def _of_array(name: str) -> tuple[str, str]:
+    """Between these are the names of an array's members."""
+    return f"{name}[", f"{name}\\"
+
+
 def row_of(turn: int, ended: Ended, record: bytes | None = None) -> ArchiveRow:
     """The archive's row of a job that ended in ``turn``; ``record``: as it was written, maybe by an earlier version."""
     spec = ended.spec
@@ -61,7 +86,7 @@ def row_of(turn: int, ended: Ended, record: bytes | None = None) -> ArchiveRow:
     return ArchiveRow(
         ended.job, turn, spec.name, spec.team, spec.user, spec.tier, ended.state, ended.end,
         ended.held_milli_us / GPU_SECOND, ended.attained_milli_us / GPU_SECOND, fraction_of(ended), ended.preemptions,
-        record, seal_of(record),
+        record, seal_of(record), *((spec.array.job, spec.array.index) if spec.array is not None else ()),
     )  # fmt: skip
 
 
@@ -85,7 +110,14 @@ class Archive:
     @staticmethod
     def insert(db: sqlite3.Connection, rows: Iterable[ArchiveRow]) -> None:
         """Add rows inside the caller's transaction."""
-        db.executemany(f"INSERT OR REPLACE INTO ended ({COLUMNS}) VALUES ({', '.join('?' * 14)})", rows)
+        rows = list(rows)
+        db.executemany(
+            f"INSERT OR REPLACE INTO ended ({COLUMNS}) VALUES ({', '.join('?' * 14)})", (row.stored() for row in rows)
+        )
+        members = [(row.array, row.index_in_array, row.job) for row in rows if row.array]
+        if members:
+            db.execute(_MEMBERS)
+            db.executemany("INSERT OR REPLACE INTO array_members VALUES (?, ?, ?)", members)
 
     def get(self, job: int) -> Ended | None:
         """One ended job."""
@@ -96,14 +128,34 @@ class Archive:
         """Ended jobs of that name, newest first."""
         return self._select("name = ?", (name,), limit)
 
+    def array_named(self, name: str) -> Ended | None:
+        """The newest ended member of an array or sweep of that name."""
+        found = self._select("name > ? AND name < ?", _of_array(name), 8)
+        return next((one for one in found if one.spec.array is not None and one.spec.array.parent == name), None)
+
+    def members(self, array: int, index: int | None = None) -> list[EndedMember]:
+        """The ended members of an array, or the one with that index, in the order of their ids; without their records, for there
+        may be thousands."""
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'array_members'").fetchone():
+            return []  # no member of an array with an id has ended yet
+        only = "" if index is None else " AND member = ?"
+        text = (
+            "SELECT job, member, state, json_extract(CAST(record AS TEXT), '$.code') FROM array_members JOIN ended USING (job)"
+            f" WHERE array = ?{only} ORDER BY job"
+        )
+        return [EndedMember(*row) for row in self._db.execute(text, (array,) if index is None else (array, index))]
+
     def find(
         self, limit: int, states: Sequence[int] = (), equal: Mapping[str, str] | None = None, below: int | None = None
     ) -> list[Ended]:
-        """Newest first, those with ids under ``below``; ``equal`` filters by name, team or user."""
+        """Newest first, those with ids under ``below``; ``equal`` filters by name (of a job or an array), team
+        or user."""
         equal = equal or {}
         assert equal.keys() <= {"name", "team", "user"}
-        where = [f"{key} = ?" for key in equal]
-        values: list[Any] = list(equal.values())
+        where = ["(name = ? OR name > ? AND name < ?)" if key == "name" else f"{key} = ?" for key in equal]
+        values: list[Any] = [
+            each for key, value in equal.items() for each in ((value, *_of_array(value)) if key == "name" else (value,))
+        ]
         if states:
             where.append(f"state IN ({', '.join('?' * len(states))})")
             values.extend(states)
