@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .hostlist import compress, expand
 from .options import StepRefused
 from .srun import program
+from .step import addresses
 
 INSTEAD = {
     "hold": "tide hold JOB",
@@ -38,7 +39,13 @@ def run(words: Sequence[str]) -> None:
     if what.startswith("hostl"):
         print(compress(sorted(names) if what == "hostlistsorted" else names))
     else:
-        print("\n".join(names))
+        print("\n".join(reachable(name, addresses(os.environ), os.uname().nodename) for name in names))
+
+
+def reachable(name: str, known: Mapping[str, str], here: str) -> str:
+    """The name of a host; the address of an agent that shares this machine with others: its name is known to no resolver."""
+    address = known.get(name, "")
+    return address if address.startswith("127.") and name not in (here, here.partition(".")[0]) else name
 
 
 def known(words: Sequence[str]) -> bool:

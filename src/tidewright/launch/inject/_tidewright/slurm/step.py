@@ -39,6 +39,10 @@ class SlurmTask:
         """Tasks of each node; 0 where nodes have different numbers."""
         return self.per_node[0] if len(set(self.per_node)) == 1 else 0
 
+    def node_of(self, host: str) -> int | None:
+        """The index of the first node of this name or address; None for a host that is none of the job's."""
+        return next((at for at, name in enumerate(self.names) if host in (name, self.addresses.get(name))), None)
+
 
 def task_of(environ: Mapping[str, str]) -> SlurmTask:
     """The task whose environment this is. Raises StepRefused outside of a batch job."""
@@ -48,12 +52,18 @@ def task_of(environ: Mapping[str, str]) -> SlurmTask:
             per_node=numbers(environ["SLURM_TASKS_PER_NODE"]), gpus_per_node=int(environ.get("SLURM_GPUS_ON_NODE") or 0),
             cpus=int(environ.get("SLURM_CPUS_PER_TASK") or 0), names=expand(environ["SLURM_JOB_NODELIST"]),
             node=int(environ["SLURM_NODEID"]), local=int(environ["SLURM_LOCALID"]), job=environ["SLURM_JOB_ID"],
-            addresses=dict(part.split("=", 1) for part in environ.get("TIDE_SLURM_ADDRESSES", "").split(",") if part),
+            addresses=addresses(environ),
         )  # fmt: skip
     except (KeyError, ValueError):
         raise StepRefused(
             "it runs only in a task of a batch script; submit one with tide submit, or use tide run"
         ) from None
+
+
+def addresses(environ: Mapping[str, str]) -> dict[str, str]:
+    """Of the job's nodes, by name."""
+    parts = (part.partition("=") for part in environ.get("TIDE_SLURM_ADDRESSES", "").split(",") if part)
+    return {name: address for name, _, address in parts}
 
 
 class Step:
@@ -143,7 +153,7 @@ class Step:
             return int(relative)
         if "nodelist" not in asked and not self.is_question():
             raise StepRefused(f"one task of {self.task.tasks} cannot be honoured: {ONE_TASK}")
-        return names.index(expand(listed)[0]) if names and listed is not None else 0
+        return self.task.node_of(expand(listed)[0]) or 0 if names and listed is not None else 0
 
 
 Check = Callable[[Step, str], str]
@@ -166,10 +176,10 @@ def _nodelist(step: Step, value: str) -> str:
     asked, names = expand(value), step.task.names
     if not names:
         return ""
-    strange = [name for name in asked if name not in names]
+    strange = [name for name in asked if step.task.node_of(name) is None]
     if strange:
         return "{} is no node of this job ({})".format(strange[0], ",".join(names))
-    if len(asked) > 1 and set(asked) != set(names):
+    if len(asked) > 1 and {step.task.node_of(name) for name in asked} != {step.task.node_of(name) for name in names}:
         return "a step runs on all nodes of the job, or on one"
     return ""
 
