@@ -59,7 +59,7 @@ def _srun(command: ShellCommand, task: SlurmTask) -> list[ScriptFinding]:
 
 def _scontrol(command: ShellCommand, task: SlurmTask) -> list[ScriptFinding]:
     words = [word for word in command.words[1:] if not word.startswith("-")]
-    if UNKNOWN in "".join(words[:2]) or scontrol.known(words):
+    if any(UNKNOWN in word for word in words[: 1 + (words[:1] == ["show"])]) or scontrol.known(words):
         return []
     return [ScriptFinding(command.line, f"scontrol: {scontrol.refusal(words)}")]
 
