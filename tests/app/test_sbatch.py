@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidewright.launch
-from tidewright.app.jobspec.loaded import Loaded, Submitter
 from tidewright.app.jobspec.batch_job import prelude
+from tidewright.app.jobspec.loaded import Loaded, Submitter
 from tidewright.app.jobspec.sbatch import HONOURED, load
 from tidewright.app.jobspec.sbatch_options import KNOWN
 from tidewright.base.errors import UsageError
