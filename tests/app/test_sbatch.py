@@ -18,7 +18,6 @@ from tidewright.app.jobspec.sbatch import HONOURED, load
 from tidewright.app.jobspec.sbatch_options import KNOWN
 from tidewright.base.errors import UsageError
 from tidewright.base.units import DAY, HOUR, MINUTE
-from tidewright.model.job import Dependency
 
 PROGRAMS = Path(tidewright.launch.__file__).parent / "inject" / "_tidewright" / "slurm" / "bin"
 ME = Submitter({"PATH": "/usr/bin", "HOME": "/home/me", "SECRET": "x"}, "/srv/jobs", "me")
@@ -39,15 +38,16 @@ def test_devices_and_ranks_are_counted_as_sbatch_counts_them() -> None:
 
 
 def test_the_rest_of_what_is_honoured() -> None:
-    (job,) = script(
+    loaded = script(
         "-J fast --time=1-02:00 -o log/%x-%j.txt -D sub", "--account=vision --qos premium --requeue",
-        "--dependency=afterok:17:18 --gres=gpu",
-    ).specs  # fmt: skip
+        "--dependency=afterok:17:prep,aftercorr:12 --gres=gpu",
+    )  # fmt: skip
+    (job,) = loaded.specs
     assert job.name == "fast" and job.max_duration_us == DAY + 2 * HOUR and job.output == "log/%x-%j.txt"
     assert (
         job.workdir == "/srv/jobs/sub" and job.team == "vision" and job.tier == "premium" and job.preempt == "requeue"
     )
-    assert job.after == (Dependency("afterok", 17), Dependency("afterok", 18)) and job.devices == 1
+    assert loaded.after == [("afterok:17", "afterok:prep", "aftercorr:12")] and job.devices == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tidewright.app.jobspec.loaded import Loaded, Submitter
 from tidewright.app.jobspec.yaml_spec import KEYS, parse
 from tidewright.base.errors import UsageError
 from tidewright.base.units import HOUR, MINUTE, SECOND
-from tidewright.model.job import Dependency, JobSpec, problems
+from tidewright.model.job import JobSpec, problems
 
 ME = Submitter({"PATH": "/usr/bin"}, "/home/me/work", "me")
 
@@ -37,7 +37,7 @@ def mistakes(text: str) -> list[tuple[int, str]]:
 
 
 def test_every_key_fills_its_field() -> None:
-    (job,) = load(
+    loaded = load(
         """
         name: train
         command: python train.py --lr "0.1 0.2"
@@ -60,9 +60,11 @@ def test_every_key_fills_its_field() -> None:
         workdir: sub
         workload: bert
         output: out/%j.log
-        after: [afterok:17, "18"]
+        after: [afterok:17, "18", "afterany:prep,afterok:12_[3,5]"]
         """
-    ).specs
+    )
+    (job,) = loaded.specs
+    assert loaded.after == [("afterok:17", "afterok:18", "afterany:prep", "afterok:12_[3,5]")]
     assert job == JobSpec(
         name="train",
         command=("python", "train.py", "--lr", "0.1 0.2"),
@@ -87,7 +89,6 @@ def test_every_key_fills_its_field() -> None:
         workdir="/home/me/work/sub",
         workload="bert",
         output="out/%j.log",
-        after=(Dependency("afterok", 17), Dependency("afterok", 18)),
     )
 
 

@@ -71,8 +71,10 @@ class Stub:
             nodes=1, devices=4, free=2, live_jobs=2, ended_jobs=0,
         )  # fmt: skip
 
-    def submit(self, specs: Sequence[JobSpec], dry_run: bool = False, op_id: str = "") -> api.SubmitReply:
-        self.calls.append(("submit", len(specs), dry_run))
+    def submit(
+        self, specs: Sequence[JobSpec], dry_run: bool = False, op_id: str = "", after: Sequence[str] = ()
+    ) -> api.SubmitReply:
+        self.calls.append(("submit", len(specs), dry_run, *after))
         if dry_run:
             return api.SubmitReply(dry_run=True, forecast=("would start now on n1[0]",))
         first = 20 + len(self.submitted)
@@ -86,6 +88,9 @@ class Stub:
 
     def job(self, ref: Any) -> api.JobView:
         return self._known(ref)
+
+    def lookup(self, ref: Any) -> api.JobReply:
+        return api.JobReply(job=self._known(ref), now=NOW)
 
     def eta(self, ref: Any) -> api.EtaView:
         job = self._known(ref)
@@ -131,9 +136,10 @@ class Stub:
     def wait(self, ref: Any, timeout: float | None = None) -> api.WaitReply:
         self.calls.append(("wait", ref, timeout))
         code = self.exits.get(str(ref), 0)
+        job = int(ref) if str(ref).isdigit() else self._known(ref).id
         if code < 0:
-            return api.WaitReply(job=int(ref), state="running", final=False)
-        return api.WaitReply(job=int(ref), state="failed" if code else "completed", final=True, exit_code=code)
+            return api.WaitReply(job=job, state="running", final=False)
+        return api.WaitReply(job=job, state="failed" if code else "completed", final=True, exit_code=code)
 
     def logs(self, ref: Any, rank: int = 0, follow: bool = False, tail: int | None = None) -> Iterator[bytes]:
         self.calls.append(("logs", ref, rank, follow, tail))

@@ -98,7 +98,15 @@ def test_ps_asks_for_what_was_asked(tide: Terminal) -> None:
     tide("ps", "-s", "running,failed", "--team", "vision", "-n", "3")
     assert tide.stub.calls[-1] == (
         "jobs",
-        {"all": True, "state": "failed,running", "team": "vision", "user": None, "name": None, "limit": 3},
+        {
+            "all": True,
+            "state": "failed,running",
+            "team": "vision",
+            "user": None,
+            "name": None,
+            "limit": 3,
+            "collapse": True,
+        },
     )
 
 
@@ -302,11 +310,14 @@ def test_run_sends_the_command_with_this_environment_and_directory(
     assert spec.command == ("python3", "train.py", "--name", "x") and spec.workdir == str(tmp_path)
     assert (spec.devices, spec.min_devices, spec.ranks, spec.device_types) == (4, 1, 4, ("h100",))
     assert spec.env["EPOCHS"] == "3" and spec.env["A"] == "b=c" and not {"TIDE_TOKEN", "RANK"} & set(spec.env)
-    assert (spec.tier, spec.team, spec.retries, len(spec.after)) == ("premium", "vision", 2, 2)
+    assert (spec.tier, spec.team, spec.retries) == ("premium", "vision", 2)
+    assert tide.stub.calls[0] == ("submit", 1, False, "afterok:3", "afterok:4")
 
 
 def test_parsable_prints_only_ids(tide: Terminal) -> None:
-    assert tide("run", "--parsable", "--array", "0-2%1", "--", "sleep", "{index}").out == "20\n21\n22\n"
+    assert tide("run", "--parsable", "--array", "0-2%1", "--", "sleep", "{index}").out == "20\n", (
+        "as of an array in sbatch"
+    )
     assert [spec.command[1] for spec in tide.stub.submitted] == ["0", "1", "2"]
 
 
@@ -347,7 +358,7 @@ def test_wait_of_several_and_its_timeout(tide: Terminal) -> None:
 
 def test_wait_says_at_once_which_jobs_do_not_exist_and_waits_for_the_others(tide: Terminal) -> None:
     said = tide("wait", "99", "later")
-    assert said.code == 1 and "no job 99" in said.err and [call[1] for call in tide.stub.calls] == ["18"]
+    assert said.code == 1 and "no job 99" in said.err and [call[1] for call in tide.stub.calls] == ["later"]
     tide.stub.exits = {"17": 7}
     assert tide("wait", "99", "17").code == 7
     assert tide("wait", "99").code == 3
@@ -355,7 +366,7 @@ def test_wait_says_at_once_which_jobs_do_not_exist_and_waits_for_the_others(tide
 
 def test_submit_a_spec_and_a_script(tide: Terminal, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text("name: a\ncommand: sleep 1\n---\nname: b\ncommand: sleep 2\narray: 0-1\n")
-    assert tide("submit", "--parsable", "jobs.yaml").out == "20\n21\n22\n"
+    assert tide("submit", "--parsable", "jobs.yaml").out == "20\n21\n", "one line for an array"
     assert [call[1] for call in tide.stub.calls if call[0] == "submit"] == [1, 2]
     (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:2 --signal=USR1\necho $1\n")
     said = tide("submit", "job.sh", "--flag")

@@ -29,7 +29,7 @@ ALWAYS = {"spec", "state"}
 HOURS = {"rollback_free_us"}
 """Says nothing in worlds of a few seconds."""
 LATER = {"runtime_job", "runtime_clients", "reference", "phase_at", "frozen_memory", "start_forecast", "stop_measured",
-    "restore_measured",
+    "restore_measured", "array_dependencies",
 }  # fmt: skip
 """Fields that these formats do not have."""
 
@@ -66,8 +66,8 @@ def test_what_a_snapshot_lacks_of_a_record_is_as_in_a_fresh_one() -> None:
 
 
 def test_another_format_is_refused_and_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="snapshot format 5, expected 4"):
-        Engine.restore(msgspec.msgpack.encode({"format": 5}))
+    with pytest.raises(UsageError, match="snapshot format 6, expected 5"):
+        Engine.restore(msgspec.msgpack.encode({"format": 6}))
     with pytest.raises(UsageError, match="not a snapshot"):
         Engine.restore(b"\xc1")
 
@@ -86,6 +86,7 @@ def test_sentences_of_a_book_are_kept_as_the_text_that_they_were() -> None:
     """Of histories, level caps, answers, cordons and blocked jobs."""
     plain = msgspec.msgpack.decode(Engine.restore(old("format2-0", "snapshot")).snapshot())
     plain["format"] = 2
+    plain["array_queue"] = {name: list(array.get("waiting", ())) for name, array in plain.pop("arrays").items()}
     job, record = next((job, record) for job, record in plain["jobs"].items() if record["history"])
     record["history"] = [[5, "QUEUED", "admitted"]]
     record["level_cap"], record["hold_retry"] = {"level": 1, "why": "it forks"}, None

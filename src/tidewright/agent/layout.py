@@ -65,9 +65,16 @@ def workdir(args: LaunchArgs) -> str:
 
 
 def expand(pattern: str, args: LaunchArgs) -> str:
-    """``%j`` job, ``%x`` name, ``%a`` array index or attempt, ``%%`` one % (sbatch(1), "filename pattern")."""
+    """``%j`` job, ``%x`` name, ``%a`` array index or attempt, ``%A`` array or job, ``%%`` one % (sbatch(1), "filename
+    pattern")."""
     number = args.array_index if args.array_index >= 0 else args.attempt
-    known = {"j": str(args.job), "x": args.name.replace("/", "_"), "a": str(number), "%": "%"}
+    known = {
+        "j": str(args.job),
+        "x": args.name.replace("/", "_"),
+        "a": str(number),
+        "A": str(args.array or args.job),
+        "%": "%",
+    }
     first, *rest = pattern.replace("%%", "%\0").split("%")
     parts = [first]
     for part in rest:

@@ -14,7 +14,7 @@ from ..drive.record import decode
 from ..engine.commands import Ended
 from ..engine.engine import Engine
 from ..engine.events import Tick
-from ..model.job import JobSpec
+from ..model.job import Dependency, JobSpec
 from ..sim.trace import Trace, make_trace
 
 
@@ -89,16 +89,16 @@ def live_jobs(engine: Engine) -> list[RecordedJob]:
 
 def in_order(rows: Sequence[RecordedJob]) -> list[RecordedJob]:
     """By submission; jobs that wait for others come after them."""
-    submit = {row.job: row.submit for row in rows}
+    submit, arrays = {row.job: row.submit for row in rows}, _arrays(rows)
     for row in sorted(rows, key=lambda row: row.job):
-        before = [submit[one.job] for one in row.spec.after if one.job in submit]
+        before = [submit[job] for job in _awaited(row.spec, arrays) if job in submit]
         submit[row.job] = row.submit = max([row.submit, *(at + 1 for at in before)])
     return sorted(rows, key=lambda row: (row.submit, row.job))
 
 
 def trace_of(rows: Sequence[RecordedJob], name: str) -> Trace:
     """Rows in order as a trace. Raises UsageError."""
-    place = {row.job: at for at, row in enumerate(rows)}
+    place, arrays = {row.job: at for at, row in enumerate(rows)}, _arrays(rows)
     teams = tuple(sorted({row.spec.team for row in rows}))
     kinds = tuple(dict.fromkeys(row.spec.device_types for row in rows))
     try:
@@ -116,18 +116,30 @@ def trace_of(rows: Sequence[RecordedJob], name: str) -> Trace:
             kind_names=kinds,
             expected=np.array([row.spec.expected_us for row in rows], np.int64),
             ids=tuple(str(row.job) for row in rows),
-            specs=tuple(_again(row.spec, place) for row in rows),
+            specs=tuple(_again(row.spec, place, arrays) for row in rows),
         )
     except TideError as error:
         raise UsageError(f"{name}: {error}", "give a journal of jobs that ran") from None
 
 
-def _again(spec: JobSpec, place: Mapping[int, int]) -> JobSpec:
+def _arrays(rows: Sequence[RecordedJob]) -> dict[int, list[int]]:
+    """Members by the id of their array."""
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        if row.spec.array is not None and row.spec.array.job:
+            found.setdefault(row.spec.array.job, []).append(row.job)
+    return found
+
+
+def _awaited(spec: JobSpec, arrays: Mapping[int, Sequence[int]]) -> list[int]:
+    """The jobs that a job waited for, each member of an array by itself."""
+    return [job for one in spec.after for job in (arrays.get(one.job, ()) if one.array else (one.job,))]
+
+
+def _again(spec: JobSpec, place: Mapping[int, int], arrays: Mapping[int, Sequence[int]]) -> JobSpec:
     """The request as it is submitted again. No job fails when it is simulated, and none runs longer than it did: retries and
     limits say nothing then, a job that waited for a failure waits for the end, a replica of a service is a job like others."""
-    after = tuple(
-        msgspec.structs.replace(one, job=place[one.job], kind="afterany") for one in spec.after if one.job in place
-    )
+    after = tuple(Dependency("afterany", place[job]) for job in _awaited(spec, arrays) if job in place)
     return msgspec.structs.replace(
         spec,
         after=after,

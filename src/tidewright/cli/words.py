@@ -6,6 +6,8 @@ import datetime
 
 from ..base.units import SECOND, agreeing, counted, format_duration
 from ..wire.api import FINAL_STATES, CalibrationView, DeviceHeld, EtaView, JobView, StoryLine, TimeInterval
+from ..wire.array_refs import member_ref
+from ..wire.array_refs import ranges as ranges
 
 WAITING = frozenset({"held", "queued", "suspended"})
 
@@ -57,15 +59,14 @@ def places(held: tuple[DeviceHeld, ...]) -> str:
     )
 
 
-def ranges(numbers: tuple[int, ...]) -> str:
-    """``0-3,6`` of sorted numbers."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in found)
+def job_ref(job: JobView) -> str:
+    """What names a job to a command: its id, ``12_3`` for a member of an array, ``12_[4-99%4]`` for those that an entry stands
+    for."""
+    if not job.array:
+        return str(job.id)
+    if not job.array_waiting:
+        return member_ref(job.array, job.array_index)
+    return f"{job.array}_[{job.array_waiting}{f'%{job.array_limit}' if job.array_limit else ''}]"
 
 
 def nodes_or_reason(job: JobView) -> str:

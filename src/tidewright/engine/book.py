@@ -14,6 +14,7 @@ from ..base.units import HOUR
 from ..estimate.history import RunTimeHistory
 from ..estimate.pauses import PauseHistory
 from ..estimate.tolerance import Tolerances
+from ..model.array_record import ArrayRecord
 from ..model.board import Board, Layout, extend, relaid
 from ..model.cause import Cause, Code
 from ..model.job import JobSpec, Level, State
@@ -69,9 +70,8 @@ class Book(ImageCatalog):
         """Nodes that are unschedulable, and why (down, silent, drained)."""
         self.drained: dict[int, Cause | str] = {}
         self.outages, self.ledger = Outages(), PoolLedger()
-        self.array_active: dict[str, int] = {}
-        self.array_queue: dict[str, list[int]] = {}
-        self.outcomes: dict[int, int] = {}
+        self.arrays: dict[str, ArrayRecord] = {}
+        self.outcomes, self.array_outcomes = dict[int, int](), dict[int, int]()
         self.answers: dict[str, Reply] = {}
         self.teams: dict[str, int] = {}
         self.timers: list[tuple[int, int, str, int, int]] = []
@@ -371,8 +371,8 @@ class Book(ImageCatalog):
     def hold_reason(self, job: int, now: int = 0) -> tuple[Reason, Cause] | None:
         """Why a job that is HELD is held. ``now``: the reader's time, if that is later than the book's."""
         record = self.jobs[job]
-        if record.dependencies:
-            return Reason.DEPENDENCY, Code.WAITS_FOR_JOBS(record.dependencies)
+        if record.awaited is not None:
+            return Reason.DEPENDENCY, record.awaited
         if record.user_hold is not None:
             return self.services.held_because(record.spec.service, job)
         if record.waiting_array is not None:

@@ -126,11 +126,22 @@ def check_all(book: Book) -> None:
     made = {job: name for name, record in book.services.records.items() for job in record.replicas if job in book.specs}
     if made != {job: spec.service for job, spec in book.specs.items() if spec.service}:
         raise Bug(f"services have the replicas {made}; other jobs say that they are replicas")
+    _check_arrays(book)
     book.ledger.advance(book.now)
     charged = book.ledger.retired_total + book.ledger.open_total(book.jobs.values(), book.now)
     if charged != book.ledger.held_total:
         gave = book.ledger.held_total
         raise Bug(f"the ledger does not balance: jobs were charged {charged}, the pool gave {gave} milli-device-us")
+
+
+def _check_arrays(book: Book) -> None:
+    """Records of arrays and those of their members say the same."""
+    waiting = {job: key for key, array in book.arrays.items() for job in array.waiting}
+    if waiting != {job: one.waiting_array for job, one in book.jobs.items() if one.waiting_array is not None}:
+        raise Bug(f"arrays hold back {waiting}; other jobs say that they wait for one")
+    for key, array in book.arrays.items():
+        if not array.members or not array.waiting.keys() <= array.members.keys() <= book.jobs.keys():
+            raise Bug(f"array {key} has members {list(array.members)}, of which {list(array.waiting)} wait")
 
 
 def _suspects(book: Book) -> list[int]:

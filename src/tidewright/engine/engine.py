@@ -15,7 +15,7 @@ from .book import Book
 from .check import check_all, check_touched
 from .commands import Command, PlanRequest
 from .nodes import node_events
-from .requests import admission, hold, user_requests
+from .requests import admission, arrays, hold, user_requests
 from .services import replicas, start_image
 from .settings import EngineSettings
 from .snapshots.snapshot import dump, load
@@ -46,6 +46,7 @@ _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.ClockOffset: hold.clock_offset,
     ev.Move: user_requests.move,
     ev.Scale: user_requests.scale,
+    ev.LimitArray: arrays.limit,
     ev.TakeImage: user_requests.take_image,
     ev.ForecastMade: start_forecasts.forecast_made,
     ev.RatesLearnt: rates.learn,

@@ -19,10 +19,15 @@ from ..plan.plan import Plan
 
 
 class Submit(Struct, frozen=True, tag=True, omit_defaults=True):
-    """A user submits a job. The answer is a ``Reply`` with the same ``op_id``; a repeated op_id gets the first answer again."""
+    """A user submits a job. The answer is a ``Reply`` with the same ``op_id``; a repeated op_id gets the first answer again.
+
+    ``array_of``: the ``op_id`` of the first member of the array that this is a member of (the first one's own, too); the array is
+    known by that job's id from then on.
+    """
 
     spec: JobSpec
     op_id: str = ""
+    array_of: str = ""
 
 
 class JobIdsUsed(Struct, frozen=True, tag=True):
@@ -68,6 +73,14 @@ class Scale(Struct, frozen=True, tag=True, omit_defaults=True):
 
     job: int
     devices: int = 0
+    op_id: str = ""
+
+
+class LimitArray(Struct, frozen=True, tag=True, omit_defaults=True):
+    """A user wants so many members of an array to run at once; 0: all. Members that run already run on."""
+
+    array: int
+    limit: int = 0
     op_id: str = ""
 
 
@@ -340,6 +353,7 @@ Event: TypeAlias = (
     | Exited | NodeHealth
     | Suspended | SuspendFailed | Resumed | ResumeFailed | PlanReady | PlanFailed | Tick
     | Checkpointed | CheckpointFailed | ImageCopied | LevelLowered | Noticed | ClockOffset | Move | Scale | TakeImage
+    | LimitArray
     | ForecastMade | RatesLearnt | ForgetRates | DeployService | ScaleService | DeleteService
     | ReplicaReady | TakeServiceImage
 )  # fmt: skip

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..estimate.tolerance import noted
+from ..model.array_record import ArrayRecord, array_key
 from ..model.cause import Cause, Code
 from ..model.failure import RankFailure
-from ..model.job import JobSpec, State
+from ..model.job import ArrayMember, JobSpec, State
 from ..model.job_record import Ending
 from ..model.node import bits
 from . import frozen_memory, images
-from .book import HELD, QUEUED, Book
+from .book import HELD, QUEUED, Book, forget_oldest
 from .commands import CheckpointRanks, Ended, Launch, ResumeRanks, StopRanks, SuspendRanks
 from .lifecycle import transition
 
@@ -71,9 +72,10 @@ def _end_one(
         runtime.runtime_clients.pop(job, None)
     clients = [(client, Code.RUNTIME_ENDED(job)) for client in record.runtime_clients or ()]
     unmeetable = settle_dependents(book, job, record.dependents or (), state)
-    if record.waiting_array is None:
-        next_of_array(book, spec)
-    return [*reversed(clients), *((waiting, Code.DEPENDENCY_FAILED(job)) for waiting in reversed(unmeetable))]
+    doomed = [(waiting, Code.DEPENDENCY_FAILED(job)) for waiting in unmeetable]
+    if spec.array is not None:
+        doomed += leave_array(book, job, spec.array, state)
+    return [*reversed(clients), *reversed(doomed)]
 
 
 def _learn(book: Book, spec: JobSpec, ran_us: int, predicted_us: int, submit: int) -> None:
@@ -99,7 +101,7 @@ def settle_dependents(book: Book, job: int, dependents: Iterable[int], state: in
         record = book.jobs.get(waiting)
         if record is None or job not in record.dependencies:
             continue
-        kinds = [one.kind for one in record.spec.after if one.job == job]
+        kinds = [one.kind for one in record.spec.after if one.job == job and not one.array]
         if not all(satisfied(kind, state) for kind in kinds):
             unmeetable.append(waiting)
             continue
@@ -109,24 +111,61 @@ def settle_dependents(book: Book, job: int, dependents: Iterable[int], state: in
     return unmeetable
 
 
-def next_of_array(book: Book, spec: JobSpec) -> None:
-    """A member of an array has ended: let the next one queue."""
-    array = spec.array
-    if array is None or not array.limit:
-        return
-    queue = book.array_queue.get(array.parent, [])
-    while queue:
-        job = queue.pop(0)
-        record = book.jobs.get(job)
-        if record is not None and record.waiting_array is not None:
-            record.waiting_array = None
-            if record.state == HELD:
-                release(book, job, Code.ARRAY_MEMBER_ENDED(array.parent))
-            return
-    book.array_queue.pop(array.parent, None)
-    book.array_active[array.parent] -= 1
-    if not book.array_active[array.parent]:
-        del book.array_active[array.parent]
+def leave_array(book: Book, job: int, member: ArrayMember, state: int) -> list[tuple[int, Cause]]:
+    """A member of an array has ended: the next one may queue. Returns the jobs whose dependency on the whole array can no longer
+    be met, and why."""
+    key = array_key(member)
+    array = book.arrays.get(key)
+    if array is None or array.members.pop(job, None) is None:
+        return []
+    held_back = array.waiting.pop(job, None) is not None
+    array.failed = array.failed or state != State.COMPLETED
+    if member.job:
+        admit_members(book, array, Code.ARRAY_MEMBER_ENDED(f"array {key}"))
+    elif array.waiting and not held_back:  # as earlier versions did, whatever the limits of the arrays of this name
+        _admit_first(book, array, Code.ARRAY_MEMBER_ENDED(key))
+    if array.members:
+        return []
+    del book.arrays[key]
+    if not member.job:
+        return []
+    outcome = int(State.FAILED if array.failed else State.COMPLETED)
+    book.array_outcomes[member.job] = outcome
+    forget_oldest(book.array_outcomes, book.settings.remembered_outcomes)
+    failed = Code.ARRAY_DEPENDENCY_FAILED(member.job)
+    return [(waiting, failed) for waiting in _settle_array_dependents(book, member.job, array.dependents, outcome)]
+
+
+def admit_members(book: Book, array: ArrayRecord, why: Cause) -> None:
+    """Let as many waiting members of an array queue as its limit allows now."""
+    while array.waiting and (not array.limit or array.active < array.limit):
+        _admit_first(book, array, why)
+
+
+def _admit_first(book: Book, array: ArrayRecord, why: Cause) -> None:
+    job = next(iter(array.waiting))
+    del array.waiting[job]
+    record = book.jobs[job]
+    record.waiting_array = None
+    if record.state == HELD:
+        release(book, job, why)
+
+
+def _settle_array_dependents(book: Book, array: int, dependents: Iterable[int], outcome: int) -> list[int]:
+    """As ``settle_dependents``, of an array whose last member has ended."""
+    unmeetable = []
+    for waiting in dependents:
+        record = book.jobs.get(waiting)
+        if record is None or array not in record.array_dependencies:
+            continue
+        kinds = [one.kind for one in record.spec.after if one.job == array and one.array]
+        if not all(satisfied(kind, outcome) for kind in kinds):
+            unmeetable.append(waiting)
+            continue
+        record.array_dependencies = tuple(other for other in record.array_dependencies if other != array)
+        if record.awaited is None and record.state == HELD:
+            release(book, waiting, Code.ARRAY_HAS_ENDED(array))
+    return unmeetable
 
 
 def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1) -> None:

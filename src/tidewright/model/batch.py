@@ -11,8 +11,6 @@ NODES = "TIDE_SLURM_NODES"
 """Set at submission: the nodes it asked for; 0: it did not say."""
 GPUS = "TIDE_SLURM_GPUS"
 """Set at submission where the script asks for GPUs."""
-POSITION = "TIDE_SLURM_POSITION"
-"""Set at submission, of a member of an array: how many members come before it."""
 HOSTS = "TIDE_SLURM_HOSTS"
 """Set at launch: ``name:tasks`` of each node of the attempt, in rank order, joined by commas."""
 

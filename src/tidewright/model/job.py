@@ -32,6 +32,9 @@ BEST_EFFORT_MILLI = 1
 RUNTIME_SOCKET, RUNTIME_CLASS = "TIDE_RUNTIME", "TIDE_RUNTIME_CLASS"
 """Variables of a runtime's clients: the socket on which it listens (also of the runtime itself), and ``rt`` or ``be``."""
 
+ARRAY_JOB_ID, ARRAY_TASK_ID = "TIDE_ARRAY_JOB_ID", "TIDE_ARRAY_TASK_ID"
+"""Variables of an array's members: the array's id and their own index."""
+
 
 class Tier(IntEnum):
     """SLA tier: the delivered GPU fraction a job is promised (Singularity, arXiv 2202.07848, section 2)."""
@@ -78,20 +81,30 @@ class Level(IntEnum):
     FULL = 4
 
 
-class Dependency(Struct, frozen=True, forbid_unknown_fields=True):
-    """``afterok:17``: run only when job 17 ended as ``kind`` says (sbatch(1), --dependency)."""
+class Dependency(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """``afterok:17``: run only when job 17 ended as ``kind`` says (sbatch(1), --dependency). With ``array``, 17 is the id of an
+    array, every member of which has to end; it is met as by a job that completed when all of them completed."""
 
     kind: Literal["afterok", "afternotok", "afterany"]
     job: int
+    array: bool = False
 
 
-class ArrayMember(Struct, frozen=True, forbid_unknown_fields=True):
+class ArrayMember(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Element ``index`` of the array or sweep ``parent``; ``limit`` members may run at once (0: all)."""
 
     parent: str
     index: int
     size: int
     limit: int = 0
+    job: int = 0
+    """The array's id: the job id of its first member, as in Slurm (SLURM_ARRAY_JOB_ID). 0: not submitted yet, or to an earlier
+    version, which knew arrays by ``parent`` alone."""
+
+
+def array_variables(member: ArrayMember) -> dict[str, str]:
+    """What the ranks of a member of an array find in their environment."""
+    return {ARRAY_JOB_ID: str(member.job), ARRAY_TASK_ID: str(member.index)}
 
 
 class Phase(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -322,7 +335,7 @@ def _odd_combinations(spec: JobSpec) -> list[str]:
     if not all(0 <= code <= 255 for code in codes):
         found.append(f"retry_exit_codes: {codes} are not all between 0 and 255")
     if spec.array is not None:
-        numbers = (spec.array.index, spec.array.size, spec.array.limit)
+        numbers = (spec.array.index, spec.array.size, spec.array.limit, spec.array.job)
         if not all(0 <= one < 2**31 for one in numbers):
             found.append(f"array: {numbers} are not all between 0 and {2**31 - 1}")
     if spec.devices > 0 and spec.ranks > 0:

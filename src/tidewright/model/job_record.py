@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import fields
 
-from .cause import Cause
+from .cause import Cause, Code
 from .job import JobSpec, State
 from .node import Allocation
 
@@ -119,6 +119,8 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     """Kind of device that its full speed is measured on; empty: every kind is alike."""
     dependencies: tuple[int, ...] = ()
     """Unfinished jobs that it waits for."""
+    array_dependencies: tuple[int, ...] = ()
+    """Unfinished arrays that it waits for, by their ids."""
     dependents: list[int] | None = None
     """Jobs that wait for this one."""
     runtime_job: int = 0
@@ -126,7 +128,7 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     runtime_clients: dict[int, bool] | None = None
     """Jobs that are clients of this one."""
     waiting_array: str | None = None
-    """The array that runs as many members as it may."""
+    """The array (``array_record.array_key``) that runs as many members as it may."""
     user_hold: int | None = None
     """Held by its user: time of release by the wall clock, 0 for never by itself."""
     size_override: int = 0
@@ -192,6 +194,13 @@ class JobRecord(Struct, omit_defaults=True, gc=False):
     start_forecast: StartForecast | None = None
 
     @property
+    def awaited(self) -> Cause | None:
+        """The jobs or arrays that it waits for."""
+        if self.dependencies:
+            return Code.WAITS_FOR_JOBS(self.dependencies)
+        return Code.WAITS_FOR_ARRAYS(self.array_dependencies) if self.array_dependencies else None
+
+    @property
     def image(self) -> Image | None:
         """Its latest image that can be restored."""
         return self.images[-1] if self.images else None
@@ -229,7 +238,7 @@ class FieldGroup(Enum):
 
 GROUPS: dict[FieldGroup, tuple[str, ...]] = {
     FieldGroup.JOB: (
-        "spec", "state", "attempt", "reference", "dependencies", "dependents",
+        "spec", "state", "attempt", "reference", "dependencies", "array_dependencies", "dependents",
         "runtime_job", "runtime_clients", "waiting_array", "user_hold",
         "size_override", "backoff_until", "failures", "launch_failures", "rollback_count", "rollback_free_us", "run_time_used_us",
         "lost_us", "held_milli_us", "refused_by", "images", "last_image", "restore_from", "save_measured", "stop_measured",

@@ -27,6 +27,8 @@ REMEDIES: dict[C, str] = {
     "--preempt cooperative",
     C.NOT_HELD: "ask why: tide why {job:n}",
     C.NO_IMAGE_NOW: "see how it is with tide show {job:n}",
+    C.NO_SUCH_ARRAY: "list jobs with tide ps --all; an array's id is that of its first member",
+    C.ARRAY_OVER: "nothing is left to do",
     C.NO_SUCH_NODE: "list nodes with tide nodes",
     C.NOTHING_LEARNT: "list what was learnt with tide rates --learnt",
     C.NO_SUCH_SERVICE: "list them with tide serve ls",

@@ -57,8 +57,10 @@ class LaunchArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     env: dict[str, str] = {}
     workdir: str = ""
     output: str = ""
-    """Log of rank 0; ``%j`` job, ``%x`` name, ``%a`` attempt (array index when ``array_index`` is given)."""
+    """Log of rank 0; ``%j`` job, ``%x`` name, ``%a`` attempt (array index when ``array_index`` is given), ``%A`` ``array``,
+    else job."""
     array_index: int = -1
+    array: int = 0
     world_size: int = 1
     group_rank: int = 0  # which of the attempt's nodes this is, in rank order
     groups: int = 1  # how many nodes the attempt is on

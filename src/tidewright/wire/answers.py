@@ -51,6 +51,10 @@ class WhyView(Struct, frozen=True, kw_only=True):
     remedy: str = ""
     """What to do next where no change is offered."""
     details: tuple[str, ...] = ()
+    array: int = 0
+    """Asked of an array: its id; the job is the first of the members that wait, else of those that have not ended."""
+    waiting: int = 0
+    """Asked of several members: how many of them wait."""
     failure: FailureView | None = None
     """Of a failed job: which rank failed first, and how."""
     story: tuple[StoryLine, ...] = ()

@@ -14,6 +14,9 @@ from .answers import CalibrationView as CalibrationView
 from .answers import EtaView as EtaView
 from .answers import StateName as StateName
 from .answers import WhyView as WhyView
+from .arrays import ArrayLimitRequest as ArrayLimitRequest
+from .arrays import ArrayView as ArrayView
+from .arrays import MemberView as MemberView
 from .job_parts import AttemptLog as AttemptLog
 from .job_parts import CauseView as CauseView
 from .job_parts import ChangeView as ChangeView
@@ -23,6 +26,11 @@ from .job_parts import Holder as Holder
 from .job_parts import ImageView as ImageView
 from .job_parts import StoryLine as StoryLine
 from .job_parts import TimeInterval as TimeInterval
+from .loads import DeviceLoad as DeviceLoad
+from .loads import JobLoad as JobLoad
+from .loads import TopView as TopView
+from .loads import UsageReply as UsageReply
+from .loads import UsageRow as UsageRow
 from .nodes import DrainRequest as DrainRequest
 from .nodes import NodeList as NodeList
 from .nodes import NodeView as NodeView
@@ -57,9 +65,11 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job, or the members of an array or sweep. A repeated ``op_id`` gets the first answer again."""
+    """One job, or the members of an array or sweep. A repeated ``op_id`` gets the first answer again. ``after``: what all of them
+    wait for, such as ``afterok:prep`` (a job's or an array's id or name), looked up now."""
 
     specs: tuple[JobSpec, ...]
+    after: tuple[str, ...] = ()
     op_id: str = ""
     dry_run: bool = False
 
@@ -109,9 +119,14 @@ class ScaleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ActionReply(Struct, frozen=True, kw_only=True):
-    """The request is durable. ``warning`` is to be shown to the user."""
+    """The request is durable. ``warning`` is to be shown to the user. Of several members of an array, ``array`` is its id,
+    ``jobs`` those that it was done to, ``refused`` how many it was not done to, of which ``members`` has the first."""
 
     job: int = -1
+    array: int = 0
+    jobs: tuple[int, ...] = ()
+    refused: int = 0
+    members: tuple[MemberView, ...] = ()
     node: str = ""
     warning: str = ""
     cause: CauseView | None = None
@@ -129,6 +144,13 @@ class JobView(Struct, frozen=True, kw_only=True):
     """Why it is in that state, in words."""
     cause: CauseView | None = None
     """The same as data."""
+    array: int = 0
+    """The id of the array that it is a member of, and its index in that; 0: it is none."""
+    array_index: int = -1
+    array_limit: int = 0
+    """How many members of the array may run at once; 0: all."""
+    array_waiting: str = ""
+    """The indices of the waiting members that this entry stands for, where a list has one for all of them (``collapse``)."""
     reason: str = ""
     """For a waiting job the stable code of its binding limit (plan.reasons.Reason), when known."""
     team: str = "default"
@@ -210,83 +232,27 @@ class JobReply(Struct, frozen=True, kw_only=True):
     """One job in full."""
 
     job: JobView
+    array: ArrayView | None = None
+    """Asked of several members of an array: all of them; ``job`` is the first that waits, else the first."""
     now: int
     schema: str = SCHEMA
 
 
 class WaitReply(Struct, frozen=True, kw_only=True):
-    """Answer of a long poll: ``final`` false means ask again. ``exit_code`` is the job's, 128 + signal for a signal."""
+    """Answer of a long poll: ``final`` false means ask again. ``exit_code`` is the job's, 128 + signal for a signal.
+
+    Of several members of an array: ``array`` is its id, the exit code the worst of theirs, ``failed`` how many did not
+    complete, ``members`` the first of those that were not cancelled either."""
 
     job: int
+    array: int = 0
+    failed: int = 0
+    members: tuple[MemberView, ...] = ()
     state: StateName
     final: bool
     exit_code: int = NO_EXIT_CODE
     why: str = ""
     cause: CauseView | None = None
-    schema: str = SCHEMA
-
-
-class UsageRow(Struct, frozen=True, kw_only=True):
-    """Sums over running and ended jobs of one team, user or tier."""
-
-    key: str
-    jobs: int
-    live: int
-    held_gpu_s: float
-    delivered_gpu_s: float
-    fraction: float
-    """Mean delivered GPU fraction of its jobs."""
-    preemptions: int
-
-
-class UsageReply(Struct, frozen=True, kw_only=True):
-    """``by`` is team, user or tier."""
-
-    by: str
-    rows: tuple[UsageRow, ...]
-    now: int
-    schema: str = SCHEMA
-
-
-class JobLoad(Struct, frozen=True, kw_only=True):
-    """What a running job does right now, as its agent measured it."""
-
-    job: int
-    name: str
-    tier: str
-    team: str
-    state: StateName
-    devices: int
-    cpu_percent: float = 0.0
-    memory: int = 0
-    steps: int = -1
-    fraction: float = 0.0
-
-
-class DeviceLoad(Struct, frozen=True, kw_only=True):
-    """One device right now; ``utilisation`` is percent, -1 when it cannot be measured."""
-
-    node: str
-    device: int
-    utilisation: float = -1.0
-    memory_used: int = -1
-    jobs: tuple[int, ...] = ()
-
-
-class TopView(Struct, frozen=True, kw_only=True):
-    """The pool at a glance."""
-
-    now: int
-    devices: int
-    held: int
-    queued: int
-    running: int
-    suspended: int
-    ended: int
-    jobs: tuple[JobLoad, ...] = ()
-    loads: tuple[DeviceLoad, ...] = ()
-    calibration: CalibrationView | None = None
-    """How often forecasts of starts have held of late; None before there are enough of them."""
     schema: str = SCHEMA
 
 

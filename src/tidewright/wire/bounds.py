@@ -45,9 +45,16 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "workdir": {"pattern": "^(/.*)?$", "maxLength": MAX_PATH - 1},
         "output": {"maxLength": MAX_PATH - 1},
     },
-    "ArrayMember": {"index": _NUMBER, "size": _NUMBER, "limit": _NUMBER, "parent": {"maxLength": MAX_WORD}},
+    "ArrayMember": {
+        "index": _NUMBER,
+        "size": _NUMBER,
+        "limit": _NUMBER,
+        "parent": {"maxLength": MAX_WORD},
+        "job": _NUMBER,
+    },
     "SubmitRequest": {"specs": {"minItems": 1, "maxItems": api.MAX_SPECS}},
     "ScaleRequest": {"devices": {"minimum": 0}},
+    "ArrayLimitRequest": {"limit": _NUMBER},
     "SuspendRequest": {"until_us": {"minimum": 0}},
     "ErrorBody": {
         "code": {"enum": ["usage", "notfound", "conflict", "unauthorized", "toolarge", "full", "busy", "bug"]}
@@ -57,7 +64,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
 
 QUERIES: dict[str, dict[str, Any]] = {
     "all": {"enum": [0, 1]}, "follow": {"enum": [0, 1]}, "agent": {"enum": [0, 1]}, "environment": {"enum": [0, 1]},
-    "limit": {"minimum": 0},
+    "limit": {"minimum": 0}, "single": {"enum": [0, 1]}, "collapse": {"enum": [0, 1]},
     "rank": {"minimum": 0}, "tail": {"minimum": 0}, "timeout": {"minimum": 0}, "by": {"enum": ["team", "user", "tier"]},
 }  # fmt: skip
 """Query parameter to what is added to its schema."""

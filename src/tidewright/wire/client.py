@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -23,11 +23,12 @@ from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
 from .holder import CONTROLLER_LOCK, held, holder
+from .job_refs import ArrayCalls, job_path, with_query
+from .job_refs import Ref as Ref
 from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
 
 T = TypeVar("T")
-Ref = int | str
 WAIT_POLL_S = 50.0
 """Longest time the controller lets one ``wait`` request hang."""
 _ERRORS: dict[str, type[UsageError]] = {"notfound": NotFound, "conflict": Conflict, "full": DiskFull, "busy": Busy}
@@ -53,7 +54,7 @@ class _UnixConnection(http.client.HTTPConnection):
         refuse_stranger(self.sock, self._path)
 
 
-class Client(ServiceCalls):
+class Client(ServiceCalls, ArrayCalls):
     """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
 
     ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.
@@ -89,9 +90,12 @@ class Client(ServiceCalls):
 
     # -- jobs ------------------------------------------------------------------------------------------------------
 
-    def submit(self, specs: Sequence[JobSpec], dry_run: bool = False, op_id: str = "") -> api.SubmitReply:
-        """Submit jobs; when it returns they are on disk. Several specs are one array or sweep."""
-        body = api.SubmitRequest(specs=tuple(specs), op_id=op_id or new_op_id(), dry_run=dry_run)
+    def submit(
+        self, specs: Sequence[JobSpec], dry_run: bool = False, op_id: str = "", after: Sequence[str] = ()
+    ) -> api.SubmitReply:
+        """Submit jobs; when it returns they are on disk. Several specs are one array or sweep. They wait for what ``after`` says,
+        such as ``afterok:prep``."""
+        body = api.SubmitRequest(specs=tuple(specs), after=tuple(after), op_id=op_id or new_op_id(), dry_run=dry_run)
         return self._ask("POST", "/v1/jobs", api.SubmitReply, body)
 
     def jobs(
@@ -102,8 +106,10 @@ class Client(ServiceCalls):
         name: str | None = None,
         user: str | None = None,
         limit: int = 0,
+        collapse: bool = False,
     ) -> api.JobList:
-        """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0: no limit."""
+        """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0: no limit; ``collapse``:
+        one entry for the members of an array that wait alike."""
         query = {
             "all": int(all) or None,
             "state": state,
@@ -111,54 +117,55 @@ class Client(ServiceCalls):
             "name": name,
             "user": user,
             "limit": limit or None,
+            "collapse": int(collapse) or None,
         }
         return self._ask("GET", "/v1/jobs", api.JobList, query=query)
 
     def job(self, ref: Ref) -> api.JobView:
-        """Everything about one job; ``ref`` is its id or a unique name."""
-        return self._ask("GET", _job(ref), api.JobReply).job
+        """Everything about one job; ``ref`` is its id or a unique name. Of several members of an array the first that waits."""
+        return self._ask("GET", job_path(ref), api.JobReply).job
 
     def why(self, ref: Ref, changes: bool = True) -> api.WhyView:
         """Why a job is where it is, and the smallest changes that would start it, which may take seconds to find."""
-        return self._ask("GET", _job(ref, "/why"), api.WhyView, query={} if changes else {"changes": 0})
+        return self._ask("GET", job_path(ref, "/why"), api.WhyView, query={} if changes else {"changes": 0})
 
     def eta(self, ref: Ref) -> api.EtaView:
         """When a job starts and ends, with intervals that hold eight of ten futures."""
-        return self._ask("GET", _job(ref, "/eta"), api.EtaView)
+        return self._ask("GET", job_path(ref, "/eta"), api.EtaView)
 
     def suspend(self, ref: Ref, until_us: int = 0) -> api.ActionReply:
         """Suspend a job, so that it releases its devices, until ``resume`` or an absolute time."""
         body = api.SuspendRequest(until_us=until_us, op_id=new_op_id())
-        return self._ask("POST", _job(ref, "/suspend"), api.ActionReply, body)
+        return self._ask("POST", job_path(ref, "/suspend"), api.ActionReply, body)
 
     def resume(self, ref: Ref) -> api.ActionReply:
         """End a hold; the job runs again when a plan gives it devices."""
-        return self._ask("POST", _job(ref, "/resume"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
+        return self._ask("POST", job_path(ref, "/resume"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
 
     def migrate(self, ref: Ref, to: Sequence[str] = ()) -> api.ActionReply:
         """Bring a running job to these nodes (none given: anywhere but where it is), without losing a step."""
         body = api.MoveRequest(to=tuple(to), op_id=new_op_id())
-        return self._ask("POST", _job(ref, "/migrate"), api.ActionReply, body)
+        return self._ask("POST", job_path(ref, "/migrate"), api.ActionReply, body)
 
     def scale(self, ref: Ref, devices: int) -> api.ActionReply:
         """Have a job run on so many devices, neither more nor fewer, until the next request; 0: as submitted."""
         body = api.ScaleRequest(devices=devices, op_id=new_op_id())
-        return self._ask("POST", _job(ref, "/scale"), api.ActionReply, body)
+        return self._ask("POST", job_path(ref, "/scale"), api.ActionReply, body)
 
     def checkpoint(self, ref: Ref) -> api.ActionReply:
         """Take an image of a running job now; it runs on."""
-        return self._ask("POST", _job(ref, "/checkpoint"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
+        return self._ask("POST", job_path(ref, "/checkpoint"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
 
     def cancel(self, ref: Ref) -> api.ActionReply:
         """End a job, whatever it is doing."""
-        return self._ask("POST", _job(ref, "/cancel"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
+        return self._ask("POST", job_path(ref, "/cancel"), api.ActionReply, api.ActionRequest(op_id=new_op_id()))
 
     def wait(self, ref: Ref, timeout: float | None = None) -> api.WaitReply:
         """Block until a job has ended or ``timeout`` seconds have passed; look at ``final`` in the answer."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = WAIT_POLL_S if until is None else max(0.0, min(WAIT_POLL_S, until - time.monotonic()))
-            reply = self._ask("GET", _job(ref, "/wait"), api.WaitReply, query={"timeout": f"{left:.3f}"}, wait=left)
+            reply = self._ask("GET", job_path(ref, "/wait"), api.WaitReply, query={"timeout": f"{left:.3f}"}, wait=left)
             if reply.final or (until is not None and time.monotonic() >= until):
                 return reply
 
@@ -166,7 +173,7 @@ class Client(ServiceCalls):
         """A rank's output over all its attempts; ``tail`` starts that many lines before the end, ``follow`` goes on
         until the job has ended."""
         query = {"rank": rank, "follow": int(follow) or None, "tail": tail}
-        with self._stream(_job(ref, "/logs"), query) as answer:
+        with self._stream(job_path(ref, "/logs"), query) as answer:
             while chunk := answer.read1(65536):
                 yield chunk
 
@@ -248,7 +255,7 @@ class Client(ServiceCalls):
         wait: float = 0.0,
     ) -> T:
         payload = None if body is None else msgspec.json.encode(body)
-        answer = self._request(method, path + _query(query), payload, self.timeout + wait)
+        answer = self._request(method, with_query(path, query), payload, self.timeout + wait)
         data = answer.read()
         if answer.status >= 400:
             raise _failure(answer.status, data)
@@ -298,7 +305,7 @@ class Client(ServiceCalls):
         """An answer of unknown length on a connection of its own, closed at the end."""
         connection = self._connection(None)
         try:
-            connection.request("GET", path + _query(query), headers={**self._headers, **(headers or {})})
+            connection.request("GET", with_query(path, query), headers={**self._headers, **(headers or {})})
             answer = connection.getresponse()
             if answer.status >= 400:
                 raise _failure(answer.status, answer.read())
@@ -363,17 +370,6 @@ def _address(url: str) -> tuple[bool, str, int | None]:
     except ValueError:
         pass
     raise UsageError(f"not an address of a controller: {url!r}", "write it like http://127.0.0.1:7700")
-
-
-def _job(ref: Ref, tail: str = "") -> str:
-    if not str(ref):
-        raise NotFound("an empty name of a job", "list jobs with tide ps --all")
-    return f"/v1/jobs/{quote(str(ref), safe='')}{tail}"
-
-
-def _query(query: dict[str, Any] | None) -> str:
-    given = {key: value for key, value in (query or {}).items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
 
 
 def _failure(status: int, data: bytes) -> TideError:

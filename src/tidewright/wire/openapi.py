@@ -37,7 +37,8 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 _JOB = "/v1/jobs/{ref}"
-ROUTES: tuple[Route, ...] = (
+_SINGLE = Param("single", "1: a number is the id of one job, though an array has the same", "integer")
+_ROUTES: tuple[Route, ...] = (
     Route(name="info", method="GET", path="/v1/info", text="The controller itself", answer=api.Info),
     Route(
         name="submit", method="POST", path="/v1/jobs", text="Submit jobs; several specs are one array or sweep",
@@ -49,9 +50,13 @@ ROUTES: tuple[Route, ...] = (
             Param("all", "1: ended jobs too", "integer"), Param("state", "state names, separated by commas"),
             Param("team", "of this team"), Param("user", "of this user"), Param("name", "of this name"),
             Param("limit", "at most so many", "integer"),
+            Param("collapse", "1: one entry for the members of an array that wait alike", "integer"),
         ),
     ),
-    Route(name="job", method="GET", path=_JOB, text="One job in full, by id or unique name", answer=api.JobReply),
+    Route(
+        name="job", method="GET", path=_JOB, answer=api.JobReply,
+        text="One job in full by id or unique name, or an array (12) or members of it (12_3, 12_[4-6])",
+    ),
     Route(
         name="why", method="GET", path=_JOB + "/why", text="Why it is where it is, and what would start it",
         answer=api.WhyView, query=(Param("changes", "0: look for no changes, which takes longer", "integer"),),
@@ -80,6 +85,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         name="cancel", method="POST", path=_JOB + "/cancel", text="End it, whatever it is doing",
         body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="array_limit", method="POST", path=_JOB + "/array-limit", text="Change how many members of an array run at once",
+        body=api.ArrayLimitRequest, answer=api.ActionReply,
     ),
     Route(
         name="logs", method="GET", path=_JOB + "/logs", text="Output of one rank over all attempts",
@@ -153,6 +162,10 @@ ROUTES: tuple[Route, ...] = (
     Route(name="metrics", method="GET", path="/metrics", text="Prometheus metrics", media="text/plain"),
     Route(name="healthz", method="GET", path="/healthz", text="Whether it serves", answer=api.Done),
 )  # fmt: skip
+ROUTES = tuple(
+    msgspec.structs.replace(route, query=(*route.query, _SINGLE)) if route.path.startswith(_JOB) else route
+    for route in _ROUTES
+)
 _REF = "#/components/schemas/{name}"
 
 

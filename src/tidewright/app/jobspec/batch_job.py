@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ...launch.environment import RANK_VARIABLES
 from ...launch.inject._tidewright.slurm.step import SlurmTask
-from ...model.batch import GPUS, NODES, POSITION
+from ...model.batch import GPUS, NODES
 from ...model.job import JobSpec
 from .loaded import Submitter
 from .slurm_calls import ScriptFinding, findings
@@ -53,7 +53,7 @@ def prelude(shell: str, steps: bool) -> str:
     )
 
 
-def with_positions(array: Sequence[JobSpec]) -> list[JobSpec]:
+def of_array(array: Sequence[JobSpec]) -> list[JobSpec]:
     """The members of an array with what sbatch(1) has them find."""
     indices = [member.array.index for member in array if member.array is not None]
     steps = {after - before for before, after in itertools.pairwise(indices)}
@@ -64,8 +64,8 @@ def with_positions(array: Sequence[JobSpec]) -> list[JobSpec]:
         "SLURM_ARRAY_TASK_STEP": str(steps.pop()) if len(steps) == 1 else "1",
     }
     return [
-        replace(member, env={**member.env, **common, "SLURM_ARRAY_TASK_ID": str(index), POSITION: str(at)})
-        for at, (index, member) in enumerate(zip(indices, array, strict=True))
+        replace(member, env={**member.env, **common, "SLURM_ARRAY_TASK_ID": str(index)})
+        for index, member in zip(indices, array, strict=True)
     ]
 
 

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from ...agent.processes.log_cap import LEAST_BYTES
 from ...base.errors import UsageError
 from ...base.units import WHOLE_DEVICE, format_bytes, parse_bytes, parse_duration
-from ...model.job import MAX_CPUS_MILLI, Dependency
+from ...model.job import MAX_CPUS_MILLI
+from ...wire.array_refs import indices as indices
+from ...wire.dependencies import JobDependency, parse_dependencies
 
-MAX_MEMBERS = 10_000
-"""Largest array or sweep; ten times Slurm's default MaxArraySize (slurm.conf(5))."""
 _DEVICES = re.compile(r"(?:(?P<types>[A-Za-z][\w.,-]*):)?(?:(?P<least>\d+):)?(?P<most>\d+)")
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-_DEPENDENCY = re.compile(r"(afterok|afternotok|afterany):(\d+(?::\d+)*)")
 _CPUS_MILLI = re.compile(r"(\d{1,9})m")
 _BIG = 10**9
 
@@ -176,43 +174,9 @@ def exit_code(text: str) -> int:
     return value
 
 
-def indices(text: str) -> tuple[tuple[int, ...], int]:
-    """(indices, limit) of ``0-9``, ``1,3,5-9:2%4`` as in sbatch(1) --array; limit 0 means all at once."""
-    head, percent, tail = text.replace(" ", "").partition("%")
-    limit = whole(tail) if percent else 0
-    if percent and not limit:
-        raise UsageError(f"{text!r}: at most 0 at once would never run", "write it like 0-9%4")
-    found: list[int] = []
-    for part in head.split(","):
-        found.extend(_range(part, text))
-        if len(found) > MAX_MEMBERS:
-            raise UsageError(f"{text!r} has more than {MAX_MEMBERS} members", "split it into several arrays")
-    if len(set(found)) != len(found):
-        raise UsageError(f"{text!r} names an index twice")
-    return tuple(sorted(found)), limit
-
-
-def _range(part: str, text: str) -> range:
-    match = _RANGE.fullmatch(part)
-    if match is None:
-        raise UsageError(f"not a list of array indices: {text!r}", "write it like 0-9, 0-9%4 or 1,3,5-9:2")
-    first = whole(match[1])
-    last = whole(match[2]) if match[2] else first
-    step = whole(match[3]) if match[3] else 1
-    if last < first or not step:
-        raise UsageError(f"{part!r}: the range must go up", "write it like 0-9")
-    return range(first, last + 1, step)
-
-
-def dependencies(text: str) -> tuple[Dependency, ...]:
-    """``afterok:17``, ``afterok:17:18,afterany:20``; a bare job id means ``afterok``."""
-    found: list[Dependency] = []
-    for part in text.replace(" ", "").split(","):
-        match = _DEPENDENCY.fullmatch(f"afterok:{part}" if part.isdecimal() else part)
-        if match is None:
-            raise UsageError(f"not a dependency: {part!r}", "write it like afterok:17 (or afternotok, afterany)")
-        found.extend(Dependency(match[1], whole(job)) for job in match[2].split(":"))  # type: ignore[arg-type]
-    return tuple(dict.fromkeys(found))
+def dependencies(text: str) -> tuple[JobDependency, ...]:
+    """Jobs and arrays to wait for, see ``wire.dependencies``."""
+    return parse_dependencies(text)
 
 
 def log_limit(text: str) -> int:

@@ -24,3 +24,5 @@ class Loaded:
     specs: list[JobSpec] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
+    after: list[tuple[str, ...]] = field(default_factory=list)
+    """What the jobs of each document wait for, such as ``afterok:prep``; the controller looks it up."""

@@ -95,13 +95,18 @@ def read_text(path: Path) -> str:
         raise NotFound(f"no such file: {path}", "check the path; it is taken from the current directory") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "give a readable file") from None
+    return decoded(data, str(path))
+
+
+def decoded(data: bytes, name: str) -> str:
+    """The bytes of a file as text. Raises UsageError for too many, or what is no UTF-8."""
     if len(data) > MAX_FILE:
-        raise UsageError(f"{path} is larger than {MAX_FILE} bytes", "split it into several files")
+        raise UsageError(f"{name} is larger than {MAX_FILE} bytes", "split it into several files")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise UsageError(f"{path}:{line}: not UTF-8 text", "save the file as UTF-8") from None
+        raise UsageError(f"{name}:{line}: not UTF-8 text", "save the file as UTF-8") from None
 
 
 def parse(text: str, mistakes: Mistakes) -> list[Value]:

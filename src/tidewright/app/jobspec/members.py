@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...base.errors import UsageError
 from ...base.ids import valid_name
 from ...model.job import ArrayMember, JobSpec
-from .fields import MAX_MEMBERS
+from ...wire.array_refs import MAX_MEMBERS
 
 INDEX_VARIABLE = "ARRAY_INDEX"
 """A member's own index, in its environment."""

@@ -6,7 +6,7 @@ devices = nodes × gres, ranks = nodes × tasks per node, as sbatch(1) counts; e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ from ...base.ids import valid_name
 from ...base.units import MINUTE, parse_duration
 from ...model.job import JobSpec, problems
 from . import fields, members
-from .batch_job import Batch, prelude, with_positions
+from .batch_job import Batch, of_array, prelude
 from .loaded import Loaded, Submitter
 from .located import Mistakes
+from .overrides import COMMAND_LINE, Override
 from .sbatch_memory import host_of_rank, slurm_memory
 from .sbatch_options import Option, options
 from .slurm_calls import uses_srun
+from .yaml_spec import read_override, settled
 
 REMEDY = "how each option is understood is in docs/slurm.md; nothing was submitted"
 MAX_ARGUMENT = 128 * 1024 - 4096
@@ -32,34 +34,48 @@ _FOREVER = frozenset({"unlimited", "infinite", "0"})
 _PATTERN = re.compile(r"%\d*([a-zA-Z])")
 
 
-def load(path: Path, text: str, submitter: Submitter, arguments: tuple[str, ...] = ()) -> Loaded:
-    """The specs of a script. Raises UsageError listing every mistake as ``file:line: what``."""
-    mistakes = Mistakes(str(path))
+def load(
+    path: Path | None, text: str, submitter: Submitter, arguments: tuple[str, ...] = (), overrides: Iterable[Override] = (),
+    name: str = "stdin",
+) -> Loaded:  # fmt: skip
+    """The specs of a script; without a ``path`` it is known by ``name`` and has no file. ``overrides`` win over its lines. Raises
+    UsageError listing every mistake as ``file:line: what``."""
+    file = str(path) if path is not None else name
+    mistakes = Mistakes(file)
     found, late = options(text, mistakes)
-    script = _Script(str(path), submitter, mistakes)
+    script = _Script(file, submitter, mistakes)
     for line in late:
         script.warn(line, "#SBATCH after the first command is not read, as in sbatch")
     for option in found:
         script.take(option)
+    script.override(list(overrides))
     specs = script.specs(_command(path, text, arguments, script))
     mistakes.check(REMEDY)
-    return Loaded(specs, script.warnings, [len(specs)])
+    return Loaded(specs, script.warnings, [len(specs)], [script.after])
 
 
-def _command(path: Path, text: str, arguments: tuple[str, ...], script: _Script) -> tuple[str, ...]:
+def _command(path: Path | None, text: str, arguments: tuple[str, ...], script: _Script) -> tuple[str, ...]:
     """A shell script travels in the command, so later edits of its file change nothing; others run where they are."""
     first, _, _ = text.partition("\n")
     interpreter = tuple(first[2:].split()) if first.startswith("#!") else ()
     if not interpreter:
         script.mistakes.add(1, "the first line must name the interpreter, e.g. #!/bin/bash")
         return ()
-    where = str(path.resolve())
+    where = str(path.resolve()) if path is not None else script.file
     program = Path(interpreter[-1] if Path(interpreter[0]).name == "env" else interpreter[0]).name
+    if program not in _SHELLS and path is None:
+        if not re.fullmatch(r"python[0-9.]*", program):
+            script.mistakes.add(
+                1, f"a script of {program} cannot be read from stdin; save it in a file and submit that"
+            )
+        return (*interpreter, "-c", text, *arguments)
     if program not in _SHELLS:
         return (*interpreter, where, *arguments)
     script.text = text
     first_words = prelude(program, steps=uses_srun(text))
     if len(text.encode()) + len(first_words) > MAX_ARGUMENT:
+        if path is None:
+            script.mistakes.add(0, f"longer than {MAX_ARGUMENT} bytes; save it in a file and submit that")
         script.warn(0, "the script is too long to be copied; it is run from where it is and must not change")
         return (*interpreter, where, *arguments)
     return (*interpreter, "-c", first_words + text, where, *arguments)
@@ -79,6 +95,9 @@ class _Script:
         self.values: dict[str, Any] = {}
         self.environ = dict(submitter.environ)
         self.array: tuple[tuple[int, ...], int] = ((), 0)
+        self.after: tuple[str, ...] = ()
+        self.given: dict[str, Any] = {}
+        """What the command line says in keys of specs, by field."""
         self.lines: dict[str, int] = {}
         self.ignored: dict[str, str] = {}
         """Values of options that are not honoured."""
@@ -103,10 +122,26 @@ class _Script:
             self.mistakes.add(option.line, f"{option.written}: {error.message}{remedy}")
         self.lines[option.name] = option.line
 
+    def override(self, overrides: Sequence[Override]) -> None:
+        """Account for options of the command line, after those of the script. GPUs counted there are counted in no other way."""
+        if any(one.sbatch in ("gres", *_GPU_COUNTS) for one in overrides):
+            for name in _GPU_COUNTS:
+                self.counts.pop(name, None)
+        for one in overrides:
+            if one.sbatch:
+                self.take(Option(one.sbatch, ",".join(one.values), COMMAND_LINE, one.written))
+            else:
+                self.given |= read_override(one, self.mistakes)
+
     def specs(self, command: tuple[str, ...]) -> list[JobSpec]:
+        given = settled(self.given)
+        self.environ = {**self.environ, **given.pop("env", {})}
+        limit = given.pop("at_once", 0)
+        if limit and not self.array[0]:
+            self.mistakes.add(COMMAND_LINE, "--array-limit is of an array; give its indices: --array 0-9")
         nodes = self.counts.get("nodes", 1)
-        devices = self._devices(nodes)
-        ranks = self._ranks(nodes)
+        ranks = given.pop("ranks", 0) or self._ranks(nodes)
+        devices = given["devices"] if "devices" in given else self._devices(nodes, bool(given.keys() & _SHARES))
         self.values |= host_of_rank(self.amounts, self.counts.get("cpus-per-task", 0), nodes, ranks, devices)
         name = self.values.pop("name", "") or members.command_name((Path(self.file).stem,))
         if self.counts.get("nodes") == 1 and ranks > 1:
@@ -114,17 +149,15 @@ class _Script:
         batch = Batch(self.counts, self.amounts, ranks, self.ignored.get("partition", ""), self.submitter)
         self._calls(batch)
         environ = {**self.environ, **batch.variables(self.file)}
-        values = {"workdir": self.submitter.workdir, **self.values}
-        spec = JobSpec(
-            name=name, command=command, devices=devices, ranks=ranks, env=environ, user=self.submitter.user, **values
-        )
+        values = {"workdir": self.submitter.workdir, "devices": devices, "name": name, **self.values, **given}
+        spec = JobSpec(command=command, ranks=ranks, env=environ, user=self.submitter.user, **values)
         for problem in problems(spec):
             key = problem.partition(":")[0]
             self.mistakes.add(self._line_of(key), problem)
         if self.mistakes.found:
             return []
-        indices, limit = self.array
-        return with_positions(members.array(spec, indices, limit, fill=False)) if indices else [spec]
+        indices, limit = self.array[0], limit or self.array[1]
+        return of_array(members.array(spec, indices, limit, fill=False)) if indices else [spec]
 
     def _calls(self, batch: Batch) -> None:
         """What its lines call that a task would refuse."""
@@ -137,7 +170,9 @@ class _Script:
                 return self.lines[name]
         return 1
 
-    def _devices(self, nodes: int) -> int:
+    def _devices(self, nodes: int, share: bool) -> int:
+        if share:
+            return 1
         per_node = self.counts.get("gpus-per-node")
         if per_node is not None:
             return nodes * per_node
@@ -158,6 +193,8 @@ class _Script:
         return nodes * self.counts.get("ntasks-per-node", 1)
 
 
+_GPU_COUNTS = ("gpus", "gpus-per-node", "gpus-per-task")
+_SHARES = frozenset({"gpu_memory", "gpu_milli", "gpu_share"})
 _SOURCES = {
     "devices": ("gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes"),
     "ranks": ("ntasks", "ntasks-per-node", "nodes"),
@@ -255,12 +292,10 @@ def _qos(script: _Script, option: Option) -> None:
 
 
 def _output(script: _Script, option: Option) -> None:
-    output = option.value.replace("%A", "%j").replace("%u", script.submitter.user or "%u")
-    if "%A" in option.value:
-        script.warn(option.line, "%A is read as %j: every member of an array has a job id of its own")
+    output = option.value.replace("%u", script.submitter.user or "%u")
     for letter in _PATTERN.findall(output):
-        if letter not in "jxa":
-            script.warn(option.line, f"%{letter} in {option.written} is not honoured: known are %j, %x and %a")
+        if letter not in "jxaA":
+            script.warn(option.line, f"%{letter} in {option.written} is not honoured: known are %j, %x, %a and %A")
     script.values["output"] = output
 
 
@@ -288,7 +323,7 @@ def _array(script: _Script, option: Option) -> None:
 
 
 def _dependency(script: _Script, option: Option) -> None:
-    script.values["after"] = fields.dependencies(option.value)
+    script.after = tuple(f"{one.kind}:{one.ref}" for one in fields.dependencies(option.value))
 
 
 def _requeue(script: _Script, option: Option) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 import msgspec
+from msgspec.structs import replace
 
 from ...base.errors import NotFound, UsageError
 from ...launch.environment import submitted_environment
@@ -105,6 +106,13 @@ def batches(specs: Sequence[JobSpec]) -> Iterator[tuple[JobSpec, ...]]:
         size += length
     if batch:
         yield tuple(batch)
+
+
+def joined(batch: Sequence[JobSpec], array: int) -> tuple[JobSpec, ...]:
+    """The specs as further members of an array that is submitted in several requests; ``array`` 0: the first of them."""
+    if not array:
+        return tuple(batch)
+    return tuple(replace(spec, array=replace(spec.array, job=array)) if spec.array else spec for spec in batch)
 
 
 def with_variables(environ: Mapping[str, str], given: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -6,7 +6,7 @@ The keys are those of docs/jobs.md. Refuses to know whether a job fits the pool:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ...model.job import JobSpec, Phase, problems
 from . import fields, located, members
 from .loaded import Loaded, Submitter
 from .located import Mistakes, Scalar, Sequence, Value
+from .overrides import COMMAND_LINE, Override, laid_over
 from .ranks import default_ranks
 
 REMEDY = "every key is described in docs/jobs.md; nothing was submitted"
@@ -25,27 +26,30 @@ SHELL = ("/bin/bash", "-e", "-c")
 """What runs the text of ``run``: it stops at the first command that fails."""
 
 
-def parse(text: str, file: str, submitter: Submitter) -> Loaded:
-    """Specs of a YAML text; ``file`` is its name in messages."""
+def parse(text: str, file: str, submitter: Submitter, overrides: Iterable[Override] = ()) -> Loaded:
+    """Specs of a YAML text; ``file`` is its name in messages. ``overrides`` hold for each of its documents."""
     mistakes = Mistakes(file)
     documents = located.parse(text, mistakes)
     if not documents and not mistakes.found:
         mistakes.add(1, "empty; a job needs at least a command")
     loaded = Loaded()
     for document in documents:
-        _document(document, submitter, mistakes, loaded)
+        _document(document, submitter, mistakes, loaded, overrides)
     mistakes.check(REMEDY)
     return loaded
 
 
-def _document(document: Value, submitter: Submitter, mistakes: Mistakes, loaded: Loaded) -> None:
+def _document(
+    document: Value, submitter: Submitter, mistakes: Mistakes, loaded: Loaded, overrides: Iterable[Override]
+) -> None:
     if not isinstance(document, located.Mapping):
         mistakes.add(document.line, "a job is written as `key: value` lines, e.g. `command: python train.py`")
         return
-    reader = _Document(document, mistakes)
+    reader = _Document(laid_over(document, tuple(overrides), mistakes), mistakes)
     found = reader.specs(submitter)
     loaded.specs.extend(found)
     loaded.groups.append(len(found))
+    loaded.after.append(reader.after)
 
 
 class _Document:
@@ -56,6 +60,7 @@ class _Document:
         self.mistakes = mistakes
         self.values: dict[str, Any] = {}
         self.bad: set[str] = set()
+        self.after: tuple[str, ...] = ()
 
     def specs(self, submitter: Submitter) -> list[JobSpec]:
         for key, value in self.document.entries.items():
@@ -65,6 +70,7 @@ class _Document:
                 self.mistakes.unknown(self.document.key_lines[key], "key", key, KEYS)
         indices, limit = self.values.pop("array", ((), 0))
         axes = self.values.pop("sweep", {})
+        self.after = self.values.pop("after", ())
         limit = self.values.pop("at_once", 0) or limit
         self._exclusive("command", "run")
         self._exclusive("array", "sweep")
@@ -105,17 +111,7 @@ class _Document:
             self.mistakes.add(lines[second], f"{second}: give either {first} or {second}, not both")
 
     def _spec(self, submitter: Submitter) -> JobSpec:
-        values = dict(self.values)
-        if "runtime" in values:
-            values.setdefault("devices", ((), 0, 0))
-            values |= {"runtime_class": values.pop("share_class")} if "share_class" in values else {}
-        elif values.get("share_class") == "be":
-            values.setdefault("tier", "basic")
-        if "devices" in values:
-            kinds, least, most = values.pop("devices")
-            values |= {"devices": most, "min_devices": least}
-            if kinds:
-                values.setdefault("device_types", kinds)
+        values = settled(self.values)
         if "run" in values:
             values["command"] = (*SHELL, values.pop("run"))
         values["env"] = {**submitter.environ, **values.get("env", {})}
@@ -135,6 +131,32 @@ class _Document:
                 continue
             line = lines.get(shown) or lines.get("devices" if shown == "ranks" else "run") or self.document.line
             self.mistakes.add(line, problem)
+
+
+def settled(given: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a JobSpec from values that were read by ``KEYS``, but for those that say what is run and where."""
+    values = dict(given)
+    if "runtime" in values:
+        values.setdefault("devices", ((), 0, 0))
+        values |= {"runtime_class": values.pop("share_class")} if "share_class" in values else {}
+    elif values.get("share_class") == "be":
+        values.setdefault("tier", "basic")
+    if "devices" in values:
+        kinds, least, most = values.pop("devices")
+        values |= {"devices": most, "min_devices": least}
+        if kinds:
+            values.setdefault("device_types", kinds)
+    return values
+
+
+def read_override(one: Override, mistakes: Mistakes) -> dict[str, Any]:
+    """The field and the value of an option that is a key of a spec; empty, and noted, where the value is wrong."""
+    name, reader = KEYS[one.key]
+    try:
+        return {name: reader(one.value)}
+    except _Wrong as wrong:
+        mistakes.add(COMMAND_LINE, f"{one.written}: {wrong}")
+        return {}
 
 
 _CLASSED = {"runtime", "share", "gpu_memory", "gpu_milli"}
@@ -200,8 +222,9 @@ def _env(value: Value) -> dict[str, str]:
     return found
 
 
-def _dependencies(value: Value) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(one for many in _items(value, fields.dependencies) for one in many))
+def _dependencies(value: Value) -> tuple[str, ...]:
+    found = (one for many in _items(value, fields.dependencies) for one in many)
+    return tuple(f"{one.kind}:{one.ref}" for one in dict.fromkeys(found))
 
 
 def _array(value: Value) -> tuple[tuple[int, ...], int]:

@@ -12,6 +12,7 @@ from .each_job import each
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @pass_session
 def command(session: Session, jobs: tuple[str, ...]) -> int:
-    """End each JOB (an id or a unique name), whatever it is doing: SIGTERM, its grace, SIGKILL."""
+    """End each JOB (an id, an array, its members 12_[3-7], or a unique name), whatever it is doing:
+    SIGTERM, its grace, SIGKILL."""
     client = session.client()
     return each(jobs, client.cancel, "is being cancelled")

@@ -12,7 +12,7 @@ from .each_job import each
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @pass_session
 def command(session: Session, jobs: tuple[str, ...]) -> int:
-    """Take an image of each running JOB (an id or a unique name) now; it runs on.
+    """Take an image of each running JOB (an id, an array, its members 12_[3-7], or a unique name) now; it runs on.
 
     Should its node fail, it goes on from there. Images are also taken by themselves, see --checkpoint-every of
     `tide run`; `tide show` lists them.

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from ...base.errors import TideError, Unreachable
+from ...base.units import counted
 from ...wire.api import ActionReply
+from ...wire.array_refs import member_ref, members_of
 from .. import output as out
 
 SOME_FAILED = 1
@@ -16,8 +18,9 @@ SOME_FAILED = 1
 def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str) -> int:
     """``act`` on every job, once where it is named twice. Returns the exit code.
 
-    Prints ``job 17 DONE`` for each, with the job's id in the place of ``{job}`` in ``done``, and every failure on stderr.
-    Raises Unreachable, after a line with the jobs that are left.
+    Prints ``job 17 DONE`` for each, with the job's id in the place of ``{job}`` in ``done``, and every failure on stderr; of an
+    array, to how many of its members it was done, and to which it was not. Raises Unreachable, after a line with the jobs that
+    are left.
     """
     jobs = list(dict.fromkeys(refs))
     code = 0
@@ -31,10 +34,29 @@ def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str) -> i
         except TideError as error:
             code = failed(ref, error, len(jobs))
             continue
-        out.echo(f"job {reply.job} {done.format(job=reply.job)}")
+        out.echo(_done(ref, reply, done))
+        if reply.refused:
+            code = _left(reply)
         if reply.warning:
             out.note(f"warning: {reply.warning}")
     return code
+
+
+def _done(ref: str, reply: ActionReply, done: str) -> str:
+    if not reply.jobs:
+        return f"job {reply.job} {done.format(job=ref if members_of(ref) else reply.job)}"
+    members = f"{counted(len(reply.jobs), 'member')} of array {reply.array or ref}"
+    return f"each of {members} {done.format(job=ref)}"
+
+
+def _left(reply: ActionReply) -> int:
+    """Say which members were left as they are. Returns the exit code."""
+    for one in reply.members:
+        name = member_ref(reply.array, one.index) if reply.array else f"job {one.job}"
+        out.note(f"{name} is left as it is ({one.state}): {one.why}")
+    if reply.refused > len(reply.members):
+        out.note(f"so are {reply.refused - len(reply.members)} more")
+    return SOME_FAILED
 
 
 def failed(ref: str, error: TideError, jobs: int) -> int:

@@ -16,7 +16,7 @@ from ..session import Session, pass_session
 @out.json_option
 @pass_session
 def command(session: Session, job: str, output: str) -> None:
-    """Say when JOB (an id or a unique name) starts and ends.
+    """Say when JOB (an id or a unique name) starts and ends; of an array, the first of its members that wait.
 
     The pool as it is now is simulated forward several times by the scheduler that runs, with run times, and jobs to
     come, drawn from what was seen so far. In parentheses: eight of ten of these futures lie between the two. Where fewer

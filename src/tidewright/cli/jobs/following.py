@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from ...base.errors import Unreachable, WorldError
-from ...base.units import agreeing
+from ...base.units import agreeing, counted
 from ...model.job import JobSpec
-from ...wire.api import NO_EXIT_CODE, SubmitReply, WaitReply
+from ...wire.api import NO_EXIT_CODE, MemberView, SubmitReply, WaitReply
+from ...wire.array_refs import ranges
+from ...wire.job_refs import Ref
 from .. import output as out
 from .. import words
 from ..entry import INTERRUPTED
@@ -27,9 +29,11 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that ``tide run`` and ``tide submit`` share."""
     for option in reversed(
         [
-            click.option("--wait", is_flag=True, help="Wait for the end and return the job's exit code."),
+            click.option("-W", "--wait", is_flag=True, help="Wait for the end and return the job's exit code."),
             click.option("-f", "--follow", is_flag=True, help="Print its output as it comes; implies --wait."),
-            click.option("--dry-run", is_flag=True, help="Only say where and when it would start."),
+            click.option(
+                "--dry-run", "--test-only", "dry_run", is_flag=True, help="Only say where and when it would start."
+            ),
             click.option("--parsable", is_flag=True, help="Print only the id."),
         ]
     ):
@@ -37,23 +41,42 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def submit(session: Session, specs: Sequence[JobSpec], dry_run: bool, parsable: bool) -> list[int]:
-    """Send the specs; prints ids (or, dry, forecasts) and warnings. Returns the ids."""
-    from ...app.jobspec.submission import batches
+class SubmittedJob(NamedTuple):
+    """One job, or an array: what names it to the controller and to its user, and the id of the (first) job."""
+
+    ref: Ref
+    first: int
+
+
+def submit(
+    session: Session, specs: Sequence[JobSpec], dry_run: bool, parsable: bool, after: Sequence[str] = ()
+) -> list[SubmittedJob]:
+    """Send the specs, one job or the members of one array; prints the id (or, dry, forecasts) and warnings."""
+    from ...app.jobspec.submission import batches, joined
 
     client = session.client()
     ids: list[int] = []
     for batch in batches(specs):
-        reply = client.submit(batch, dry_run=dry_run)
+        reply = client.submit(joined(batch, ids[0] if ids else 0), dry_run=dry_run, after=after)
         ids.extend(reply.ids)
-        _print_reply(reply, parsable)
-    return ids
+        _print_reply(reply)
+    if not ids:
+        return []
+    array = specs[0].array
+    if array is None:
+        _print_ids(ids, [spec.name for spec in specs], parsable)
+        return [SubmittedJob(job, job) for job in ids]
+    listed = f"{counted(len(ids), 'member')}, {ids[0]}_[{ranges(one.array.index for one in specs if one.array)}]"
+    out.echo(str(ids[0]) if parsable else f"submitted array {ids[0]} ({array.parent}): {listed}")
+    return [SubmittedJob(str(ids[0]), ids[0])]
 
 
-def _print_reply(reply: SubmitReply, parsable: bool) -> None:
-    names = reply.names or ("",) * len(reply.ids)
-    for job, name in zip(reply.ids, names, strict=False):
+def _print_ids(ids: Sequence[int], names: Sequence[str], parsable: bool) -> None:
+    for job, name in zip(ids, names, strict=True):
         out.echo(str(job) if parsable else f"submitted job {job} ({name})" if name else f"submitted job {job}")
+
+
+def _print_reply(reply: SubmitReply) -> None:
     for at, line in enumerate(reply.forecast):
         out.echo(line)
         if at < len(reply.times):
@@ -69,27 +92,29 @@ def summed_up(warnings: Sequence[str]) -> list[str]:
     return list({re.sub(r"\d+(\.\d+)?", "#", warning): warning for warning in warnings}.values())
 
 
-def finish(session: Session, ids: Sequence[int], follow: bool, wait: bool, quiet: bool = False) -> int:
-    """Follow and wait as asked; the exit code is the worst of the jobs'."""
-    if not ids or not (follow or wait):
+def finish(session: Session, jobs: Sequence[SubmittedJob], follow: bool, wait: bool, quiet: bool = False) -> int:
+    """Follow (of an array the first member) and wait as asked; the exit code is the worst of the jobs'."""
+    if not jobs or not (follow or wait):
         return 0
     from .logs import copy_log
 
     try:
         if follow:
             try:
-                copy_log(session, str(ids[0]), follow=True)
+                copy_log(session, jobs[0].first, follow=True)
             except (Unreachable, WorldError) as error:
-                out.note(f"the log broke off ({error.args[0]}); waiting for the end; tide logs -f {ids[0]} shows more")
-        return wait_for(session, [str(job) for job in ids], quiet=quiet)
+                out.note(f"the log broke off ({error.args[0]}); waiting for the end; tide wait {jobs[0].ref} goes on")
+        return wait_for(session, [job.ref for job in jobs], quiet=quiet)
     except KeyboardInterrupt:
-        jobs = " ".join(map(str, ids))
-        them = agreeing(len(ids), f"job {jobs} runs", f"jobs {jobs} run")
-        out.note(f"\n{them} on; look again with tide logs -f {ids[0]}, end it with tide cancel {jobs}")
+        refs = " ".join(str(job.ref) for job in jobs)
+        array = isinstance(jobs[0].ref, str)
+        them = agreeing(len(jobs), f"{'array' if array else 'job'} {refs} runs", f"jobs {refs} run")
+        again = f"tide ps, tide wait {refs}" if array else f"tide logs -f {refs.split()[0]}"
+        out.note(f"\n{them} on; look again with {again}, end it with tide cancel {refs}")
         return INTERRUPTED
 
 
-def wait_for(session: Session, refs: Sequence[str], timeout: float | None = None, quiet: bool = False) -> int:
+def wait_for(session: Session, refs: Sequence[Ref], timeout: float | None = None, quiet: bool = False) -> int:
     """Wait until every job has ended; prints how each did on stderr. Returns the worst exit code; 124 on a timeout.
 
     Raises Unreachable at once when no controller answers at the start; one that goes away later is waited for.
@@ -100,7 +125,7 @@ def wait_for(session: Session, refs: Sequence[str], timeout: float | None = None
     for ref in refs:
         reply = _wait_over_restarts(session, ref, until)
         if not reply.final:
-            out.note(f"job {reply.job} is still {reply.state}")
+            out.note(f"array {reply.array}: {reply.why}" if reply.array else f"job {reply.job} is still {reply.state}")
             worst = max(worst, 124)
             continue
         code = 1 if reply.exit_code == NO_EXIT_CODE else reply.exit_code
@@ -111,11 +136,18 @@ def wait_for(session: Session, refs: Sequence[str], timeout: float | None = None
 
 
 def _ending(reply: WaitReply, code: int) -> str:
+    if reply.failed:
+        return "\n".join([f"array {reply.array}: {reply.why}, exit code {code}", *map(_member_ending, reply.members)])
     why = f": {reply.why}" if reply.why and reply.why != f"exit code {code}" else ""
     return f"job {reply.job} {reply.state}, exit code {code}{why}"
 
 
-def _wait_over_restarts(session: Session, ref: str, until: float | None) -> WaitReply:
+def _member_ending(one: MemberView) -> str:
+    why = f": {one.why}" if one.why and one.why != f"exit code {one.exit_code}" else ""
+    return f"  [{one.index}] job {one.job} {one.state}, exit code {one.exit_code}{why}"
+
+
+def _wait_over_restarts(session: Session, ref: Ref, until: float | None) -> WaitReply:
     """Waits on over restarts of the controller, which jobs survive; gives up after UNREACHABLE_LIMIT_S without an answer."""
     lost_at: float | None = None
     while True:

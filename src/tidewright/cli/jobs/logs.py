@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from ...wire.job_refs import Ref
 from ..session import Session, pass_session
 
 
@@ -16,11 +17,12 @@ from ..session import Session, pass_session
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Start N lines before the end.")
 @pass_session
 def command(session: Session, job: str, follow: bool, rank: int, tail: int | None) -> None:
-    """Print the output (stdout and stderr) of one rank of JOB, over all its attempts."""
+    """Print the output (stdout and stderr) of one rank of JOB (an id, a member of an array 12_3, or a unique name), over all its
+    attempts."""
     copy_log(session, job, rank, follow, tail)
 
 
-def copy_log(session: Session, job: str, rank: int = 0, follow: bool = False, tail: int | None = None) -> None:
+def copy_log(session: Session, job: Ref, rank: int = 0, follow: bool = False, tail: int | None = None) -> None:
     """A rank's output to stdout."""
     sink = sys.stdout.buffer
     for chunk in session.client().logs(job, rank=rank, follow=follow, tail=tail):

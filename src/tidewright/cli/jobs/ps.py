@@ -23,19 +23,23 @@ STATES = ("held", "queued", "starting", "running", "suspending", "suspended", "r
 @click.option("-s", "--state", metavar="STATE[,STATE]", help=f"Only jobs in these states: {', '.join(STATES)}.")
 @click.option("--team", help="Only jobs of this team.")
 @click.option("--user", help="Only jobs of this user.")
-@click.option("--name", help="Only jobs of this name.")
+@click.option("--name", help="Only jobs of this name, or of the array of this name.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
+@click.option("-r", "--array", "expand", is_flag=True, help="A row for each waiting member of an array.")
 @click.option("-w", "--watch", is_flag=True, help="Print again every two seconds, until interrupted.")
 @out.output_options
 @pass_session
 def command(
     session: Session, everything: bool, state: str | None, team: str | None, user: str | None, name: str | None,
-    limit: int | None, watch: bool, output: str, headers: bool,
+    limit: int | None, expand: bool, watch: bool, output: str, headers: bool,
 ) -> None:  # fmt: skip
     """List live jobs, oldest first; with --all the ended ones too.
 
     FRACTION is the delivered GPU fraction: full-speed run time over time since submission. DEVICES is what was
     asked for, or held/asked when it holds fewer.
+
+    Members of an array that wait alike share a row, as 12_[4-99%4]: indices 4 to 99 of array 12, of which 4 may run at once.
+    A member that has started has its own, 12_3. -r shows all; so does -o json, with "array" and "array_index".
     """
     wanted = _states(state)
     ended = everything or bool(wanted & FINAL_STATES)
@@ -43,13 +47,19 @@ def command(
 
     def fetch() -> JobList:
         return client.jobs(
-            all=ended, state=",".join(sorted(wanted)) or None, team=team, user=user, name=name, limit=limit or 0
+            all=ended,
+            state=",".join(sorted(wanted)) or None,
+            team=team,
+            user=user,
+            name=name,
+            limit=limit or 0,
+            collapse=not expand and output != "json",
         )
 
     if watch:
         _watch(fetch, output, headers)
     listing = fetch()
-    out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
+    out.print_rows(listing.jobs, columns(listing.now), output, headers, words.job_ref, listing)
     if not listing.jobs and output in ("table", "wide"):
         out.note("no jobs; submit one: tide run -- COMMAND" if not wanted and not ended else "no such jobs")
     if listing.more:
@@ -68,7 +78,7 @@ def _watch(fetch: Callable[[], JobList], output: str, headers: bool) -> NoReturn
         repeat(table)
     while True:
         listing = fetch()
-        out.print_rows(listing.jobs, columns(listing.now), output, headers, lambda job: str(job.id), listing)
+        out.print_rows(listing.jobs, columns(listing.now), output, headers, words.job_ref, listing)
         click.echo("")
         time.sleep(PERIOD_S)
 
@@ -83,7 +93,7 @@ def _states(text: str | None) -> set[str]:
 def columns(now: int) -> list[Column[JobView]]:
     """The columns of a list of jobs; ``now`` is the controller's."""
     return [
-        Column("ID", lambda job: str(job.id), right=True),
+        Column("ID", words.job_ref, right=True),
         Column("NAME", lambda job: job.name),
         Column("TIER", lambda job: job.tier),
         Column("TEAM", lambda job: job.team, wide=True),

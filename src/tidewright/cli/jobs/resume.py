@@ -12,6 +12,7 @@ from .each_job import each
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @pass_session
 def command(session: Session, jobs: tuple[str, ...]) -> int:
-    """End the suspension of each JOB (an id or a unique name); it runs when the policy gives it devices."""
+    """End the suspension of each JOB (an id, an array, its members 12_[3-7], or a unique name); it
+    runs when the policy gives it devices."""
     client = session.client()
     return each(jobs, client.resume, "may run again")

@@ -103,8 +103,14 @@ from .following import finish, submission_options, submit
     show_default=True,
     help="How close together its devices must lie.",
 )
-@click.option("--after", type=DEPENDENCY, multiple=True, metavar="afterok:JOB", help="Run only when JOB has ended so.")
-@click.option("--array", type=INDICES, metavar="0-9%4", help="One job per index (at most 4 at once); see ARRAY_INDEX.")
+@click.option("--after", type=DEPENDENCY, multiple=True, metavar="afterok:JOB",
+              help="Run only when JOB (an id, an array, 12_3, or a name) has ended so.")  # fmt: skip
+@click.option(
+    "-a", "--array", type=INDICES, metavar="0-9%4", help="One job per index (at most 4 at once); see ARRAY_INDEX."
+)
+@click.option(
+    "--array-limit", type=click.IntRange(min=1), metavar="N", help="Members of the array that may run at once."
+)
 @submission_options
 @click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND [ARGS]...")
 @pass_session
@@ -132,9 +138,13 @@ def command(session: Session, /, **given: Any) -> int:
     hint = "" if given["ranks"] else ranks_note(spec)
     if hint and not given["parsable"]:
         out.note(f"note: {hint}")
-    specs = members.array(spec, *given["array"]) if given["array"] else [spec]
-    ids = submit(session, specs, given["dry_run"], given["parsable"])
-    return finish(session, ids, given["follow"], given["wait"], quiet=given["parsable"])
+    if given["array_limit"] and not given["array"]:
+        raise UsageError("--array-limit is of an array", "give its indices too: --array 0-9 --array-limit 4")
+    indices, limit = given["array"] or ((), 0)
+    specs = members.array(spec, indices, given["array_limit"] or limit) if indices else [spec]
+    after = [f"{one.kind}:{one.ref}" for many in given["after"] for one in many]
+    jobs = submit(session, specs, given["dry_run"], given["parsable"], after)
+    return finish(session, jobs, given["follow"], given["wait"], quiet=given["parsable"])
 
 
 def spec_of(given: dict[str, Any], page: str) -> JobSpec:
@@ -185,7 +195,6 @@ def spec_of(given: dict[str, Any], page: str) -> JobSpec:
         output=given["output"] or "",
         runtime=given["runtime"] or "",
         runtime_class=share_class or "be",
-        after=tuple(dict.fromkeys(one for many in given["after"] for one in many)),
     )
     wrong = problems(spec)
     if wrong:

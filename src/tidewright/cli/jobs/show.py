@@ -6,7 +6,7 @@ import click
 
 from ...base.units import counted, format_bytes, format_duration
 from ...model.job import JobSpec
-from ...wire.api import NO_EXIT_CODE, SCHEMA, JobView
+from ...wire.api import NO_EXIT_CODE, SCHEMA, ArrayView, JobView
 from .. import output as out
 from .. import words
 from ..session import Session, pass_session
@@ -18,11 +18,18 @@ from ..session import Session, pass_session
 @out.json_option
 @pass_session
 def command(session: Session, job: str, environment: bool, output: str) -> None:
-    """Show everything about JOB (an id or a unique name): request, placement, ledger, attempts, logs and story."""
+    """Show everything about JOB (an id or a unique name): request, placement, ledger, attempts, logs and story.
+
+    Of an array, or of several of its members (12_[3-7]), how many are in which state, and how those ended that did not complete.
+    """
     client = session.client()
-    view = client.job(job)
+    reply = client.lookup(job)
+    view = reply.job
     if output == "json":
-        out.print_json({"schema": SCHEMA, "job": view})
+        out.print_json({"schema": SCHEMA, "job": view} | ({"array": reply.array} if reply.array else {}))
+        return
+    if reply.array is not None:
+        out.print_facts(_array(reply.array, view))
         return
     out.print_facts([*_facts(view), *_images(view, client.info().now), *_ledger(view), *_request(view)])
     for log in view.logs:
@@ -35,12 +42,30 @@ def command(session: Session, job: str, environment: bool, output: str) -> None:
         out.echo("\nstory\n" + words.story(view.story))
 
 
+def _array(array: ArrayView, job: JobView) -> list[tuple[str, str]]:
+    """A summary of several members; ``job`` is one of them."""
+    by_state: dict[str, list[int]] = {}
+    for one in array.members:
+        by_state.setdefault(one.state, []).append(one.index)
+    return [
+        ("array", f"{array.id} ({array.name})" if array.id else array.name),
+        ("members", f"{sum(array.states.values())} of {array.size}"),
+        ("limit", f"{array.limit} at once" if array.limit else ""),
+        *((state, f"{len(indices)}: [{words.ranges(indices)}]") for state, indices in by_state.items()),
+        ("team", array.team + (f", user {array.user}" if array.user else "")),
+        ("submitted", words.at(job.submit)),
+        *((f"[{one.index}]", f"job {one.job} {one.state}, exit code {one.exit_code}: {one.why}")
+          for one in array.members if one.why),
+        ("next", f"one member in full: tide show {words.job_ref(job)}"),
+    ]  # fmt: skip
+
+
 _CLASSES = {"rt": "real-time", "be": "best-effort"}
 
 
 def _facts(job: JobView) -> list[tuple[str, str]]:
     return [
-        ("job", f"{job.id} ({job.name})"),
+        ("job", f"{job.id} ({job.name})" + (f", {words.job_ref(job)}" if job.array else "")),
         ("state", job.state + (f": {job.why}" if job.why else "")),
         ("exit code", str(job.exit_code) if job.exit_code != NO_EXIT_CODE else ""),
         ("tier", job.tier + (f", promised {words.percent(job.target)}" if job.target else "")),
@@ -134,9 +159,17 @@ def _request(job: JobView) -> list[tuple[str, str]]:
         ("preempt", spec.preempt if spec.preempt != "auto" else ""),
         ("imaged", _every(spec.checkpoint_us)),
         ("placement", spec.placement if spec.placement != "consolidate" else ""),
-        ("after", ", ".join(f"{one.kind}:{one.job}" for one in spec.after)),
-        ("array", f"{spec.array.index} of {spec.array.parent}" if spec.array else ""),
+        ("after", ", ".join(f"{one.kind}:{one.job}{' (array)' if one.array else ''}" for one in spec.after)),
+        ("array", _member_of(job)),
     ]
+
+
+def _member_of(job: JobView) -> str:
+    member = job.spec.array if job.spec is not None else None
+    if member is None:
+        return ""
+    limit = f", {job.array_limit} at once" if job.array_limit else ""
+    return f"index {member.index} of {f'array {job.array} ' if job.array else ''}({member.parent}){limit}"
 
 
 def _expected(job: JobView, given_us: int) -> str:

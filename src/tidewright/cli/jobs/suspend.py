@@ -15,7 +15,8 @@ from .each_job import each
 @click.option("--for", "duration", type=DURATION, metavar="TIME", help="Resume by itself after this long, e.g. 30m.")
 @pass_session
 def command(session: Session, jobs: tuple[str, ...], duration: int | None) -> int:
-    """Make each JOB (an id or a unique name) release its devices, keeping its work, until `tide resume`.
+    """Make each JOB (an id, an array, its members 12_[3-7], or a unique name) release its devices,
+    keeping its work, until `tide resume`.
 
     A job that cannot be suspended at the moment runs on until it can; `tide show` says why.
     """

@@ -19,7 +19,8 @@ from .following import wait_for
 @click.option("-q", "--quiet", is_flag=True, help="Do not say how they ended.")
 @pass_session
 def command(session: Session, jobs: tuple[str, ...], timeout: int | None, quiet: bool) -> int:
-    """Wait until every JOB (an id or a unique name) has ended; return the worst exit code of theirs.
+    """Wait until every JOB (an id, an array, its members 12_[3-7], or a unique name) has ended; return the worst exit code of
+    theirs.
 
     A JOB that does not exist is said at once; the others are waited for, and the exit code is 1 at least.
     """
@@ -28,11 +29,12 @@ def command(session: Session, jobs: tuple[str, ...], timeout: int | None, quiet:
 
 
 def _known(session: Session, refs: Sequence[str]) -> tuple[list[str], int]:
-    """The ids of the jobs that exist, and the exit code that the others are worth."""
+    """Those of the references that mean something, and the exit code that the others are worth."""
     client, found, code = session.client(), [], 0
     for ref in refs:
         try:
-            found.append(str(client.job(ref).id))
+            client.job(ref)
+            found.append(ref)
         except Unreachable:
             raise
         except UsageError as error:

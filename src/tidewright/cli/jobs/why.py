@@ -21,7 +21,7 @@ from ..session import Session, pass_session
 @out.json_option
 @pass_session
 def command(session: Session, job: str, tail: int, changes: bool, output: str) -> None:
-    """Say why JOB (an id or a unique name) is where it is.
+    """Say why JOB (an id or a unique name) is where it is; of an array, the first of its members that wait.
 
     Prints the binding limit, who holds it, the smallest change of each kind that would start the job, tried with the
     scheduler that runs, and what happened to it so far.
@@ -58,6 +58,9 @@ def _ahead(why: WhyView) -> list[tuple[str, str]]:
 
 def _explain(why: WhyView, tail: int) -> None:
     said = "" if why.summary in ("", f"it is {why.state}") else f": {why.summary}"
+    if why.array:
+        waiting = f"{counted(why.waiting, 'member')} {'waits' if why.waiting == 1 else 'wait'}"
+        out.echo(f"array {why.array}: {waiting if why.waiting else 'no member waits'}")
     out.echo(f"job {why.job} ({why.name}) is {why.state}{said}")
     limit = f"{why.reason}: needs {why.need}, {why.free} free" if why.need else why.reason
     out.print_facts(

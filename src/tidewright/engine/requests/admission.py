@@ -9,11 +9,12 @@ from ...model.job import State, Tier, problems
 from ...model.job_record import Ending, JobRecord
 from ...plan.request import request_of
 from .. import pauses, rates
-from ..book import HELD, Book, forget_oldest
+from ..book import HELD, Book
 from ..commands import Reply
 from ..events import JobIdsUsed, Submit
 from ..termination import end, release, satisfied
-from . import runtime_attach
+from . import arrays, runtime_attach
+from .answers import answer
 
 PLACEMENTS = ("consolidate", "one-node", "any")
 """Order of the ``placement`` column's values."""
@@ -26,26 +27,18 @@ def submit(book: Book, event: Submit) -> None:
     if known is not None:
         book.out.append(known)
         return
-    refusal = refuse(book, event.spec)
+    spec = arrays.placed(book, event)
+    refusal = refuse(book, spec)
     if refusal is not None:
         answer(book, Reply(event.op_id, error=refusal[0], kind=refusal[1]))
         return
-    job = enter(book, event.spec)
+    job = enter(book, spec)
     doomed = book.jobs[job].ending
     if event.op_id:
-        warning = Code.CANCELLED_AT_ONCE(doomed.why) if doomed else _warnings(book, event.spec)
+        warning = Code.CANCELLED_AT_ONCE(doomed.why) if doomed else _warnings(book, spec)
         answer(book, Reply(event.op_id, job, warning=warning))
     if doomed:
         end(book, job, doomed.state, 1, doomed.why)
-
-
-def answer(book: Book, reply: Reply) -> None:
-    """Send an answer and remember it, so that the same call again gets the same answer."""
-    if not reply.op_id:
-        return
-    book.out.append(reply)
-    book.answers[reply.op_id] = reply
-    forget_oldest(book.answers, book.settings.remembered_answers)
 
 
 def refuse(book: Book, spec: Spec) -> tuple[Cause, str] | None:
@@ -60,7 +53,7 @@ def refuse(book: Book, spec: Spec) -> tuple[Cause, str] | None:
     if crowded is not None:
         return crowded, "usage"
     for dependency in spec.after:
-        if dependency.job not in book.specs and dependency.job not in book.outcomes:
+        if not arrays.known(book, dependency, spec):
             return Code.UNKNOWN_DEPENDENCY(dependency.job), "notfound"
     misfit = None if spec.runtime else never_fits(book, spec)
     return None if misfit is None else (misfit, "usage")
@@ -205,6 +198,9 @@ def _wait_for_others(book: Book, job: int, spec: Spec) -> None:
     """Note dependencies and the array's limit."""
     record = book.jobs[job]
     for dependency in spec.after:
+        if dependency.array:
+            arrays.depend(book, job, dependency)
+            continue
         other = book.jobs.get(dependency.job)
         if other is not None:
             record.dependencies += (dependency.job,)
@@ -212,10 +208,5 @@ def _wait_for_others(book: Book, job: int, spec: Spec) -> None:
             other.dependents.append(job)
         elif not satisfied(dependency.kind, book.outcomes[dependency.job]):
             record.ending = Ending(int(State.CANCELLED), Code.DEPENDENCY_UNMET(dependency.kind, dependency.job))
-    array = spec.array
-    if array is not None and array.limit:
-        if book.array_active.get(array.parent, 0) >= array.limit:
-            book.array_queue.setdefault(array.parent, []).append(job)
-            record.waiting_array = array.parent
-        else:
-            book.array_active[array.parent] = book.array_active.get(array.parent, 0) + 1
+    if spec.array is not None:
+        arrays.enter(book, job, spec.array)

@@ -18,7 +18,7 @@ from ..reports import try_launch
 from ..termination import end_cooldown, stop
 from . import hold as hold_requests
 from . import user_moves
-from .admission import answer
+from .answers import answer
 
 Wish = TypeVar("Wish", ev.Move, ev.Scale)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...model.cause import Code
 from ..book import Book
 from ..commands import Reply
-from ..requests.admission import answer
+from ..requests.answers import answer
 from .records import ServiceRecord
 
 

@@ -15,7 +15,8 @@ from .. import events as ev
 from ..book import QUEUED, RUNNING, Book
 from ..commands import Ended, Reply
 from ..requests import runtime_attach
-from ..requests.admission import answer, enter, refuse
+from ..requests.admission import enter, refuse
+from ..requests.answers import answer
 from ..termination import pause, stop
 from . import start_image
 from .calls import answered, known

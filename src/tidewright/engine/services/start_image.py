@@ -14,7 +14,7 @@ from .. import images
 from ..book import HELD, RUNNING, Book
 from ..commands import Ended, Reply
 from ..requests import hold
-from ..requests.admission import answer
+from ..requests.answers import answer
 from ..termination import end_cooldown, stop
 from .calls import known
 from .records import ServiceRecord, alive

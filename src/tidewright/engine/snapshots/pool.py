@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from ...estimate.history import RunTimeHistory
 from ...estimate.pauses import PauseHistory
 from ...estimate.tolerance import Tolerances
+from ...model.array_record import ArrayRecord
 from ...model.cause import Cause
 from ...model.node import NodeSpec
 from ...model.rate import NOTHING_LEARNT, LearntRates
@@ -37,9 +38,9 @@ class PoolSnapshot(Struct, kw_only=True):
     node_down: dict[int, Cause | str]
     drained: dict[int, Cause | str]
     dead: dict[int, bool] = {}
-    array_active: dict[str, int]
-    array_queue: dict[str, list[int]]
+    arrays: dict[str, ArrayRecord] = {}
     outcomes: dict[int, int]
+    array_outcomes: dict[int, int] = {}
     answers: dict[str, Reply]
     teams: dict[str, int]
     timers: list[tuple[int, int, str, int, int]]

@@ -32,9 +32,9 @@ from . import upcast
 from .pool import OF_THE_BOOK, PoolSnapshot, stored_column
 from .v1 import SnapshotV1, records
 
-FORMAT = 4
-"""Raised when the meaning of a field changes. Formats 1 (snapshot_v1), 2 (sentences where now are causes) and 3 (rates in
-thousandths) open; any other is passed over and the journal replayed."""
+FORMAT = 5
+"""Raised when the meaning of a field changes. Formats 1 (snapshot_v1), 2 (sentences where now are causes), 3 (rates in
+thousandths) and 4 (arrays by their names) open; any other is passed over and the journal replayed."""
 
 _PLAIN = (*OF_THE_BOOK, "jobs", "world_failures", "outages")
 
@@ -144,13 +144,15 @@ def _decode(data: bytes) -> Snapshot:
     known = msgspec.msgpack.decode(data, type=_Format).format
     if known == FORMAT:
         return msgspec.msgpack.decode(data, type=Snapshot)
-    if known in (1, 2, 3):
+    if known in (1, 2, 3, 4):
         plain = msgspec.msgpack.decode(data)
+        upcast.arrays(plain)
         if known < 3:
             upcast.snapshot(plain)
         snapshot = _upcast(convert(plain, SnapshotV1)) if known == 1 else convert(plain, Snapshot)
-        rate = np.frombuffer(snapshot.columns["rate"], COLUMNS["rate"])
-        snapshot.columns["rate"] = (rate * (FULL_RATE // 1000)).astype(COLUMNS["rate"]).tobytes()
+        if known < 4:
+            rate = np.frombuffer(snapshot.columns["rate"], COLUMNS["rate"])
+            snapshot.columns["rate"] = (rate * (FULL_RATE // 1000)).astype(COLUMNS["rate"]).tobytes()
         return snapshot
     raise UsageError(f"snapshot format {known}, expected {FORMAT}", "replay the journal from its beginning")
 

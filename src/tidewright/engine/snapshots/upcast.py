@@ -1,6 +1,7 @@
 """What earlier versions wrote, in the shape of this one: where there was a sentence, a cause of code ``Text`` that holds it.
 
 Commands, histories and records of jobs held sentences, in steps of journals, archived jobs, and snapshots of formats 1 and 2.
+Snapshots up to format 4 counted the members of arrays by the arrays' names.
 Stored bytes stay as they are: these functions change plain values (dicts, lists) after decoding.
 """
 
@@ -54,6 +55,26 @@ def snapshot(data: Plain) -> None:
     for record in data.get("jobs", {}).values():
         _record(record)
     _of_format_1(data)
+
+
+def arrays(data: Plain) -> None:
+    """A snapshot of format 4 or before: which jobs are members of arrays with a limit, and which of them wait for it."""
+    data.pop("array_active", None)
+    queues = data.pop("array_queue", {})
+    specs = data.get("specs") or {job: record["spec"] for job, record in data.get("jobs", {}).items()}
+    waiting = data.get("array_waiting", {}).keys() | {
+        job for job, record in data.get("jobs", {}).items() if record.get("waiting_array") is not None
+    }
+    found: dict[str, Plain] = {}
+    for job, spec in specs.items():
+        member = spec.get("array")
+        if member and member.get("limit"):
+            array = found.setdefault(member["parent"], {"members": {}})
+            array["limit"] = member["limit"]
+            array["members"][job] = True
+    for name, array in found.items():
+        array["waiting"] = {job: True for job in queues.get(name, ()) if job in waiting}
+    data["arrays"] = found
 
 
 def _record(record: Plain) -> None:

@@ -10,12 +10,15 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...engine.book import Book
 from ...engine.ledger import held_milli_us
+from ...model.array_record import array_key
 from ...model.job import State
 from ...model.rate import progress_column
 from ...wire import api
+from ...wire.array_refs import ranges
 from ..journal.archive import GPU_SECOND, Archive, Sums
 from ..journal.store import Journal
 from . import views
@@ -31,7 +34,7 @@ PAGE = 256
 
 
 class Query(NamedTuple):
-    """What is asked for. ``states`` empty: live jobs, with ``ended`` all; ``equal``: name, team or user."""
+    """What is asked for. ``states`` empty: live jobs, with ``ended`` all; ``equal``: name (also an array's), team or user."""
 
     states: tuple[State, ...] = ()
     equal: Mapping[str, str] = {}
@@ -39,6 +42,8 @@ class Query(NamedTuple):
     limit: int = 0
     without: Mapping[int, object] = {}
     """Jobs in the book that are not shown."""
+    collapse: bool = False
+    """One entry for the members of an array that wait alike."""
 
 
 class _Page(Struct, frozen=True, kw_only=True):
@@ -69,10 +74,14 @@ async def listing(book: Book, journal: Journal, query: Query, now: int) -> bytes
 
 async def _matching(book: Book, journal: Journal, query: Query, now: int) -> AsyncIterator[tuple[int, api.JobView]]:
     ids, pause = _live(book, query.states), CooperativeYield()
+    groups = await _alike(book, ids, query) if query.collapse else {}
+    stands_for = {jobs[0]: jobs for jobs in groups.values()}
+    hidden = {job: True for jobs in groups.values() for job in jobs[1:]}
     for first in range(0, len(ids), CHUNK):
         for job in _of(book, ids[first : first + CHUNK], query.equal):
-            if job in book.specs and job not in query.without:  # it may have ended since
-                yield job, views.live_job(book, job, now)
+            if job in book.specs and job not in query.without and job not in hidden:  # it may have ended since
+                view = views.live_job(book, job, now)
+                yield job, _for_all(book, view, stands_for[job]) if job in stands_for else view
         await pause()
     final = [int(state) for state in query.states if state >= State.COMPLETED]
     if final or (query.ended and not query.states):
@@ -80,12 +89,46 @@ async def _matching(book: Book, journal: Journal, query: Query, now: int) -> Asy
             yield view.id, view
 
 
+async def _alike(book: Book, ids: list[int], query: Query) -> dict[tuple[str, int, str], list[int]]:
+    """Members that wait and have not started yet, by array, state and what holds them."""
+    groups: dict[tuple[str, int, str], list[int]] = {}
+    pause = CooperativeYield()
+    for first in range(0, len(ids), CHUNK):
+        for job in _of(book, ids[first : first + CHUNK], query.equal):
+            record = book.jobs.get(job)
+            member = record.spec.array if record is not None else None
+            if record is None or member is None or not member.job or job in query.without:
+                continue
+            if record.state in (State.HELD, State.QUEUED) and book.table.first_start.item(book.table.row[job]) < 0:
+                held = book.hold_reason(job) if record.state == State.HELD else None
+                groups.setdefault((array_key(member), record.state, held[0].value if held else ""), []).append(job)
+        await pause()
+    return groups
+
+
+def _for_all(book: Book, view: api.JobView, jobs: list[int]) -> api.JobView:
+    """The entry of the first as that of all of them."""
+    members = [
+        member for job in jobs if (spec := book.specs.get(job)) is not None and (member := spec.array) is not None
+    ]
+    name = members[0].parent if members else view.name
+    return replace(view, name=name, array_waiting=ranges(member.index for member in members))
+
+
 def _of(book: Book, ids: list[int], equal: Mapping[str, str]) -> list[int]:
     if not equal:
         return ids
-    fields, wanted = attrgetter(*equal), tuple(equal.values())
-    one_or_all = wanted if len(wanted) > 1 else wanted[0]
-    return [job for job in ids if (spec := book.specs.get(job)) is not None and fields(spec) == one_or_all]
+    name = equal.get("name")
+    rest = {key: value for key, value in equal.items() if key != "name"}
+    fields, wanted = attrgetter(*rest) if rest else None, tuple(rest.values())
+    one_or_all = wanted if len(wanted) != 1 else wanted[0]
+    return [
+        job
+        for job in ids
+        if (spec := book.specs.get(job)) is not None
+        and (fields is None or fields(spec) == one_or_all)
+        and (name is None or spec.name == name or (spec.array is not None and spec.array.parent == name))
+    ]
 
 
 def _live(book: Book, states: tuple[State, ...]) -> list[int]:

@@ -22,9 +22,11 @@ LOOK_EVERY_S = 0.25
 
 
 def expand(pattern: str, job: int, spec: JobSpec, attempt: int) -> str:
-    """``%j``, ``%x``, ``%a`` and ``%%`` of an output path, as sbatch(1); ``%a``: the array index, else the attempt."""
+    """``%j``, ``%x``, ``%a``, ``%A`` and ``%%`` of an output path, as sbatch(1); ``%a``: the array index, else the attempt;
+    ``%A``: the array's id, else the job's."""
+    array = spec.array.job if spec.array else 0
     index = spec.array.index if spec.array else attempt
-    values = {"j": str(job), "x": spec.name.replace("/", "_"), "a": str(index), "%": "%"}
+    values = {"j": str(job), "x": spec.name.replace("/", "_"), "a": str(index), "A": str(array or job), "%": "%"}
     out, at = "", 0
     while at < len(pattern):
         if pattern[at] == "%" and pattern[at + 1 : at + 2] in values:

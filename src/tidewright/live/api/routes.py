@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,37 +14,36 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from ...base.errors import Conflict, NotFound, UsageError
+from ...base.errors import NotFound, UsageError
 from ...base.ids import new_op_id
 from ...engine import events as ev
 from ...engine.wall_time import wall_time
 from ...model.cause import Code
-from ...model.job import LONGEST_US
+from ...model.job import LONGEST_US, State
 from ...wire import api, openapi
 from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
 from . import submission, views
 from .answers import Handler, bug, by_method, guard, no_route
+from .array_routes import ArrayRoutes
 from .event_stream import point
 from .identity import signed
-from .job_names import no_such_name
+from .job_names import typed
 from .listing import Query, listing, usage
 from .logs import Tail, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
-from .service_routes import ServiceRoutes
-from .why import eta_ended, eta_view, rehearsed, waited, why_ended, why_live
+from .why import eta_ended, eta_view, rehearsed, why_ended, why_live
 
 LONGEST_WAIT_S = 300.0
 KEEPALIVE_S = 15.0
 """Pause after which a silent event stream says that it is alive, so that proxies keep it."""
 EVENTS_AT_A_TIME = 200
-_JOB_ID = re.compile(r"\d{1,18}")
 
 
-class Routes(ServiceRoutes):
+class Routes(ArrayRoutes):
     """The handlers. Named as in the route table, which binds them."""
 
     def application(self) -> Starlette:
@@ -80,6 +78,8 @@ class Routes(ServiceRoutes):
 
     async def submit(self, request: Request) -> Response:
         body = signed(await submission.read(await request.body()), request.scope, self.context.run_as)
+        submission.check_joined(self._names(), body)
+        body = submission.with_dependencies(self._names(), body)
         await submission.check(self._book, body)
         if body.dry_run:
             now = self._now()
@@ -92,13 +92,16 @@ class Routes(ServiceRoutes):
         query = Query(
             states=tuple(states(given.get("state", ""))), limit=number(request, "limit", 0),
             equal={key: given[key] for key in ("name", "team", "user") if key in given},
-            ended=flag(request, "all"), without=self.context.loop.rejected,
+            ended=flag(request, "all"), without=self.context.loop.rejected, collapse=flag(request, "collapse"),
         )  # fmt: skip
         found = await listing(self._book, self.context.journal, query, self._now())
         return Response(found, media_type="application/json")
 
     async def job(self, request: Request) -> Response:
-        return self._answer(api.JobReply(job=self._view(self._find(request)), now=self._now()))
+        found = self._select(request)
+        job = self._view(await self._chosen(found))
+        array = await self._array_view(found) if found.many else None
+        return self._answer(api.JobReply(job=job, array=array, now=self._now()))
 
     def _view(self, job: int) -> api.JobView:
         if job in self.context.loop.rejected:
@@ -116,28 +119,10 @@ class Routes(ServiceRoutes):
             raise submission.refusal(Code.NO_SUCH_JOB(job), "notfound")
         return views.ended_job(ended, full=True, logs=self._logs(job))
 
-    def _find(self, request: Request) -> int:
-        """The job that ``{ref}`` means: an id, else a name; a live job of that name before ended ones."""
-        ref: str = request.path_params["ref"]
-        if _JOB_ID.fullmatch(ref):
-            return int(ref)
-        live = [job for job, spec in self._book.specs.items() if spec.name == ref]
-        if len(live) > 1:
-            shown = ", ".join(map(str, live[:10])) + (", …" if len(live) > 10 else "")
-            raise Conflict(f"{len(live)} jobs are called {ref!r}: {shown}", "use one of these ids")
-        if live:
-            return live[0]
-        ended = self.context.journal.archive.named(ref, 1)
-        pending_archive = [one.job for one in self.context.loop.pending_archive.values() if one.spec.name == ref]
-        if pending_archive:
-            return pending_archive[0]
-        if not ended:
-            raise no_such_name(self._book, ref)
-        return ended[0].job
-
     async def why(self, request: Request) -> Response:
-        job, now = self._find(request), self._now()
-        view = self._view(job)
+        selected, now = self._select(request), self._now()
+        job = await self._chosen(selected)
+        view, waiting = self._view(job), self._waiting(selected)
         if job not in self._book.specs:
             return self._answer(why_ended(view, now))
         engine, explainer = self.context.loop.driver.engine, self.context.explainer
@@ -145,10 +130,11 @@ class Routes(ServiceRoutes):
         searched = flag(request, "changes", True) and found.liftable
         if searched:
             found = replace(found, changes=await explainer.changes(engine, found))
-        return self._answer(why_live(view, found, now, searched))
+        answer = why_live(view, found, now, searched, lambda each: typed(self._book, each))
+        return self._answer(replace(answer, array=selected.array if selected.many else 0, waiting=waiting))
 
     async def eta(self, request: Request) -> Response:
-        job, now = self._find(request), self._now()
+        job, now = await self._chosen(self._select(request)), self._now()
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(eta_ended(view, now))
@@ -158,18 +144,17 @@ class Routes(ServiceRoutes):
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())
-        job, op_id = self._find(request), body.op_id or new_op_id()
         now = wall_time(self._book.wall_offsets, self._now(), self._now())
         if body.until_us and body.until_us <= now:
             raise UsageError("until_us: that time has passed", "give a time to come, in microseconds since 1970")
         if body.until_us > now + LONGEST_US:
             raise UsageError("until_us: more than a century from now", "leave it out to suspend without an end")
-        return await self._act(ev.Hold(job, op_id, body.until_us), op_id)
+        return await self._act_on(request, body.op_id, lambda job, op_id: ev.Hold(job, op_id, body.until_us))
 
     async def resume(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
-        op_id = body.op_id or new_op_id()
-        return await self._act(ev.Release(self._find(request), op_id), op_id)
+        held = self._book.jobs
+        return await self._act_on(request, body.op_id, ev.Release, lambda job: held[job].user_hold is not None)
 
     async def migrate(self, request: Request) -> Response:
         body = await read_body(request, api.MoveRequest, api.MoveRequest())
@@ -188,26 +173,24 @@ class Routes(ServiceRoutes):
 
     async def checkpoint(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
-        op_id = body.op_id or new_op_id()
-        return await self._act(ev.TakeImage(self._find(request), op_id), op_id)
+        book = self._book
+        return await self._act_on(request, body.op_id, ev.TakeImage, lambda job: book.state(job) is State.RUNNING)
 
     async def cancel(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
-        op_id = body.op_id or new_op_id()
-        return await self._act(ev.Cancel(self._find(request), op_id), op_id)
+        return await self._act_on(request, body.op_id, ev.Cancel)
 
     async def wait(self, request: Request) -> Response:
-        job = self._find(request)
+        found = self._select(request)
         end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, seconds(request, "timeout", LONGEST_WAIT_S))
         while True:
             change = self.context.event_stream.change()
             left = end - asyncio.get_running_loop().time()
             # Every waiting client looks at every change: a whole view each time would be work for nothing.
-            if left <= 0 or (job not in self._book.specs and job not in self.context.loop.pending_archive):
-                view = self._view(job)
-                final = view.state in api.FINAL_STATES
-                if final or left <= 0:
-                    return self._answer(waited(view, final))
+            if left <= 0 or not self._any_left(found):
+                reply = await self._waited(found, left <= 0)
+                if reply is not None:
+                    return self._answer(reply)
             await _or_timeout(change, max(0.0, left))
 
     async def logs(self, request: Request) -> Response:

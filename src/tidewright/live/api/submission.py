@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...base.errors import Conflict, NotFound, UsageError
 from ...base.ids import new_op_id
@@ -12,15 +15,19 @@ from ...engine.book import Book
 from ...engine.commands import Reply
 from ...engine.requests.admission import refuse
 from ...model.cause import Cause, Code
-from ...model.job import JobSpec
+from ...model.job import Dependency, JobSpec
 from ...model.launchable import unlaunchable
 from ...plan.render import remedy, render
 from ...wire import api
+from ...wire.dependencies import JobDependency, parse_dependencies
 from ..controller.loop import Loop
 from .cause_views import cause_view
 from .cooperative import CooperativeYield
+from .job_names import JobNames, Selection
 from .request_parsing import parsed
 
+MAX_DEPENDENCIES = 200_000
+"""Most pairs of jobs that one request makes wait for each other; whole arrays count as one job."""
 SHOWN_MISTAKES = 10
 """Of one spec; a message is not as long as the request."""
 _spec = msgspec.json.Decoder(JobSpec)
@@ -36,6 +43,7 @@ class _Outline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``api.SubmitRequest`` whose specs have not been looked into."""
 
     specs: list[msgspec.Raw]
+    after: tuple[str, ...] = ()
     op_id: str = ""
     dry_run: bool = False
 
@@ -54,7 +62,7 @@ async def read(data: bytes) -> api.SubmitRequest:
     for at, raw in enumerate(outline.specs):
         specs.append(_read_one(raw, at))
         await pause()
-    return api.SubmitRequest(specs=tuple(specs), op_id=outline.op_id, dry_run=outline.dry_run)
+    return api.SubmitRequest(specs=tuple(specs), after=outline.after, op_id=outline.op_id, dry_run=outline.dry_run)
 
 
 def _read_one(raw: msgspec.Raw, at: int) -> JobSpec:
@@ -78,13 +86,84 @@ async def check(book: Book, body: api.SubmitRequest) -> None:
         await pause()
 
 
+def check_joined(names: JobNames, body: api.SubmitRequest) -> None:
+    """Specs that say which array they are further members of: it is there, and it is their user's. Raises NotFound."""
+    said = {
+        (one.array.job, one.array.parent, one.user): one
+        for one in body.specs
+        if one.array is not None and one.array.job
+    }
+    for number, parent, user in said:
+        first = names.spec(number)
+        array = first.array if first is not None else None
+        if first is None or array is None or (array.job, array.parent, first.user) != (number, parent, user):
+            raise NotFound(
+                f"{user or 'you'} submitted no array {number} called {parent!r}", "leave array.job out for a new array"
+            )
+
+
+def with_dependencies(names: JobNames, body: api.SubmitRequest) -> api.SubmitRequest:
+    """The request with what ``after`` names looked up. Raises NotFound, Conflict or UsageError that say which it was."""
+    wanted = [one for text in body.after for one in parse_dependencies(text)]
+    if not wanted:
+        return body
+    array = body.specs[0].array
+    common: list[Dependency] = []
+    matching: list[tuple[str, dict[int, int]]] = []
+    for one in wanted:
+        found = _looked_up(names, one, array.job if array is not None else 0)
+        if one.kind == "aftercorr":
+            matching.append((one.ref, _corresponding(names, one, found)))
+        elif found.many and found.indices is None and found.array:
+            common.append(Dependency(one.kind, found.array, True))
+        else:
+            common.extend(Dependency(one.kind, job) for job in found.jobs)
+    if len(body.specs) * (len(common) + len(matching)) > MAX_DEPENDENCIES:
+        raise UsageError(
+            f"after: {len(body.specs)} jobs that wait for {len(common)} others each; {MAX_DEPENDENCIES} together at most",
+            "name a whole array instead of its members",
+        )
+    specs = [
+        replace(spec, after=tuple(dict.fromkeys((*spec.after, *common, *_own(spec, matching))))) for spec in body.specs
+    ]
+    return replace(body, specs=tuple(specs))
+
+
+def _looked_up(names: JobNames, one: JobDependency, beside: int) -> Selection:
+    try:
+        return names.find(one.ref, beside=beside)
+    except UsageError as error:
+        raise type(error)(f"{one.kind}:{one.ref}: {error.message}", error.remedy) from None
+
+
+def _corresponding(names: JobNames, one: JobDependency, found: Selection) -> dict[int, int]:
+    if not found.many or not found.array:
+        raise UsageError(f"aftercorr:{one.ref}: this is no array with an id", "use afterok for a single job")
+    jobs = names.by_index(found.array, found.name)
+    return {index: job for index, job in jobs.items() if found.indices is None or index in found.indices}
+
+
+def _own(spec: JobSpec, matching: Sequence[tuple[str, dict[int, int]]]) -> Iterator[Dependency]:
+    """The member of each array with the spec's own index."""
+    for ref, jobs in matching:
+        if spec.array is None:
+            raise UsageError(f"aftercorr:{ref}: {spec.name or 'the job'} is no member of an array", "use afterok")
+        if spec.array.index not in jobs:
+            raise NotFound(
+                f"aftercorr:{ref}: it has no member {spec.array.index}",
+                "give both arrays the same indices, or use afterok",
+            )
+        yield Dependency("afterok", jobs[spec.array.index])
+
+
 async def admit(loop: Loop, body: api.SubmitRequest) -> api.SubmitReply:
     """Submit every spec in one turn; returns once they are durable."""
     op_id = body.op_id or new_op_id()
     events: dict[str, ev.Event] = {}
-    pause = CooperativeYield()
+    pause, arrays = CooperativeYield(), _ArrayFirsts()
     for at, spec in enumerate(body.specs):
-        events[f"{op_id}.{at}"] = ev.Submit(spec, f"{op_id}.{at}")
+        key = f"{op_id}.{at}"
+        events[key] = ev.Submit(spec, key, arrays.first(key, spec))
         await pause()
     found = await loop.request_all(events)
     replies = [found[one] for one in events]
@@ -95,6 +174,25 @@ async def admit(loop: Loop, body: api.SubmitRequest) -> api.SubmitReply:
         ids=tuple(reply.job for reply in replies), names=tuple(spec.name for spec in body.specs),
         warnings=tuple(map(render, warnings)), causes=tuple(map(cause_view, warnings)),
     )  # fmt: skip
+
+
+class _ArrayFirsts:
+    """The first member of each array in a request. An index that comes again begins another array of the same name."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+        self._seen: dict[tuple[str, int], bool] = {}
+
+    def first(self, key: str, spec: JobSpec) -> str:
+        """The op_id of the first member of the spec's array, which may be its own ``key``; empty for one that is no member."""
+        array = spec.array
+        if array is None or array.job:
+            return ""
+        if array.parent not in self._first or (array.parent, array.index) in self._seen:
+            self._first[array.parent] = key
+            self._seen = {seen: True for seen in self._seen if seen[0] != array.parent}
+        self._seen[array.parent, array.index] = True
+        return self._first[array.parent]
 
 
 def raise_refusal(reply: Reply) -> None:

@@ -18,8 +18,9 @@ from ...engine.ledger import held_milli_us
 from ...engine.periodic import interval_us
 from ...engine.rates import declared, in_force
 from ...engine.requests.hold import outlook
+from ...model.array_record import array_key
 from ...model.cause import Cause, Code, reported
-from ...model.job import TIER_TARGET, JobSpec, Level, State, share_of
+from ...model.job import TIER_TARGET, ArrayMember, JobSpec, Level, State, share_of
 from ...model.job_record import Image
 from ...model.node import Allocation, NodeSpec, bits, device_count
 from ...model.rate import progress_us
@@ -48,13 +49,18 @@ def state_name(state: int) -> api.StateName:
 
 def exit_code(ended: Ended) -> int:
     """What ``tide wait`` returns: 0 only for a job that completed."""
-    if ended.state == State.COMPLETED:
+    return exit_code_of(ended.state, ended.code)
+
+
+def exit_code_of(state: int, code: int) -> int:
+    """The same, of the final state and the code that the job's ranks ended with."""
+    if state == State.COMPLETED:
         return 0
-    if ended.state == State.TIMEOUT:
+    if state == State.TIMEOUT:
         return api.TIME_LIMIT_EXIT
-    if ended.state == State.CANCELLED:
-        return ended.code if ended.code > 1 else TERMINATED
-    return ended.code or 1
+    if state == State.CANCELLED:
+        return code if code > 1 else TERMINATED
+    return code or 1
 
 
 def _history(lines: Iterable[tuple[int, str, Cause]]) -> tuple[api.StoryLine, ...]:
@@ -67,7 +73,7 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     table, row, record = book.table, book.table.row[job], book.jobs[job]
     spec, allocation, history = record.spec, record.allocation or (), record.history
     reason, why = _why(book, job, history, now)
-    cause = cause_view_or_none(why)
+    cause, member = cause_view_or_none(why), spec.array
     cap = record.level_cap.why if record.level_cap else None
     submit: int = table.submit.item(row)
     wall = max(1, now - submit)
@@ -77,6 +83,8 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
     return api.JobView(
         id=job, name=spec.name, state=state_name(record.state), why=cause.text if cause else "", cause=cause,
         reason=reason, team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=submit,
+        array=member.job if member else 0, array_index=member.index if member else -1,
+        array_limit=array_limit(book, member) if member else 0,
         start=table.first_start.item(row), since=table.since.item(row), devices=spec.devices,
         min_devices=spec.min_devices, ranks=spec.ranks, held=device_count(allocation),
         held_until=record.user_hold or 0, where=_where(book, allocation, spec.best_effort),
@@ -93,6 +101,12 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(history) if full else (),
         logs=logs,
     )  # fmt: skip
+
+
+def array_limit(book: Book, member: ArrayMember) -> int:
+    """How many members of an array may run at once now; 0: all."""
+    record = book.arrays.get(array_key(member))
+    return record.limit if record is not None else member.limit
 
 
 def _promised(spec: JobSpec) -> float:
@@ -117,11 +131,11 @@ def _images(images: tuple[Image, ...]) -> tuple[api.ImageView, ...]:
 
 def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
     """A job from the archive."""
-    spec = ended.spec
+    spec, member = ended.spec, ended.spec.array
     return api.JobView(
         id=ended.job, name=spec.name, state=state_name(ended.state), why=render(ended.why), cause=cause_view(ended.why),
         team=spec.team, user=spec.user, tier=spec.tier, kind=spec.kind, submit=ended.submit, start=ended.first_start,
-        end=ended.end, since=ended.end,
+        end=ended.end, since=ended.end, array=member.job if member else 0, array_index=member.index if member else -1,
         devices=spec.devices, min_devices=spec.min_devices, ranks=spec.ranks, attempt=ended.attempts,
         preemptions=ended.preemptions, exit_code=exit_code(ended), fraction=fraction_of(ended),
         target=_promised(spec), ideal_us=ended.ideal_us,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...model.cause import Code
 from ...model.job import JobSpec
@@ -14,10 +14,13 @@ from ...wire import api
 from .cause_views import cause_view, cause_view_or_none
 
 
-def why_live(job: api.JobView, found: Explanation, now: int, searched: bool) -> api.WhyView:
-    """Of a job in the book, by what the engine and the planner say. ``searched``: whether changes were looked for."""
+def why_live(
+    job: api.JobView, found: Explanation, now: int, searched: bool, typed: Callable[[int], str] = str
+) -> api.WhyView:
+    """Of a job in the book, by what the engine and the planner say. ``searched``: whether changes were looked for; ``typed``: how
+    a job is named to a command."""
     cause = cause_view(found.why) if found.why else job.cause
-    changes, change, dead_end = tuple(map(_change, found.changes)), found.change, found.dead_end
+    changes, change, dead_end = tuple(_change(change, typed) for change in found.changes), found.change, found.dead_end
     if dead_end is not None:
         changes = ()
     holders = tuple(api.Holder(one.job, one.name, one.tier, one.devices) for one in found.holders)
@@ -27,11 +30,11 @@ def why_live(job: api.JobView, found: Explanation, now: int, searched: bool) -> 
         need=found.need, free=found.free, holders=holders, ahead=found.ahead, order=tuple(map(cause_view, found.order)),
         first_ahead=cause_view_or_none(found.first_ahead), change=_words(changes[0]) if changes else "",
         change_cause=cause_view(change.what) if change else None, changes=changes, searched=searched, story=job.story, now=now,
-        dead_end=cause_view_or_none(dead_end), remedy=_remedy(job.id, found),
+        dead_end=cause_view_or_none(dead_end), remedy=_remedy(typed(job.id), found),
     )  # fmt: skip
 
 
-def _remedy(job: int, found: Explanation) -> str:
+def _remedy(job: str, found: Explanation) -> str:
     """What to do next where no change is offered."""
     if found.dead_end is not None:
         return remedy(found.dead_end)
@@ -49,20 +52,22 @@ def _words(change: api.ChangeView) -> str:
     return f"{change.text} ({change.type})" if change.type else change.text
 
 
-def _change(change: Change) -> api.ChangeView:
-    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), _typed(change), change.jobs)
+def _change(change: Change, typed: Callable[[int], str]) -> api.ChangeView:
+    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), _typed(change, typed), change.jobs)
 
 
-def _typed(change: Change) -> str:
+def _typed(change: Change, typed: Callable[[int], str]) -> str:
     """What to type for it."""
     if change.kind in ("cancel", "cancel-waiting"):
-        return f"tide cancel {change.jobs[0]}"
+        return f"tide cancel {typed(change.jobs[0])}"
     if change.kind == "scale":
-        return "; ".join(f"tide scale {job} {size}" for job, size in zip(change.jobs, change.sizes, strict=True))
+        return "; ".join(f"tide scale {typed(job)} {size}" for job, size in zip(change.jobs, change.sizes, strict=True))
     if change.kind == "undrain":
         return "; ".join(f"tide undrain {node}" for node in change.nodes)
     if change.kind == "move":
-        return "; ".join(f"tide migrate {job} --to {node}" for job, node in zip(change.jobs, change.nodes, strict=True))
+        return "; ".join(
+            f"tide migrate {typed(job)} --to {node}" for job, node in zip(change.jobs, change.nodes, strict=True)
+        )
     return change.flag
 
 

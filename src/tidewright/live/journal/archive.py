@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from ...base.errors import DamagedJournal
 from ...base.units import SECOND
@@ -52,6 +53,20 @@ class Sums(NamedTuple):
     delivered: float
     fraction_sum: float
     preemptions: int
+
+
+class EndedMember(Struct, frozen=True):
+    """An ended member of an array; ``code`` as of ``Ended``."""
+
+    job: int
+    index: int
+    state: int
+    code: int
+
+
+def _of_array(name: str) -> tuple[str, str]:
+    """Between these are the names of an array's members."""
+    return f"{name}[", f"{name}\\"
 
 
 def row_of(turn: int, ended: Ended, record: bytes | None = None) -> ArchiveRow:
@@ -96,14 +111,41 @@ class Archive:
         """Ended jobs of that name, newest first."""
         return self._select("name = ?", (name,), limit)
 
+    def array_named(self, name: str) -> Ended | None:
+        """The newest ended member of an array or sweep of that name."""
+        found = self._select("name > ? AND name < ?", _of_array(name), 8)
+        return next((one for one in found if one.spec.array is not None and one.spec.array.parent == name), None)
+
+    def members(self, array: int, name: str, most: int) -> list[EndedMember]:
+        """The ended members of the array with that id and name, in the order of their ids; without their records, for there may
+        be thousands."""
+        of_spec = "json_extract(CAST(record AS TEXT), '$.spec.array.{}')"
+        text = (
+            f"SELECT job, {of_spec.format('index')}, state, json_extract(CAST(record AS TEXT), '$.code') FROM ended"
+            f" WHERE job >= ? AND name > ? AND name < ? AND {of_spec.format('job')} = ? ORDER BY job LIMIT ?"
+        )
+        return [EndedMember(*row) for row in self._db.execute(text, (array, *_of_array(name), array, most))]
+
+    def member(self, array: int, name: str, index: int) -> Ended | None:
+        """The ended member of an array with that index."""
+        text = "SELECT record, seal, job, turn FROM ended WHERE name = ? AND job >= ? ORDER BY job"
+        for row in self._db.execute(text, (f"{name}[{index}]", array)):
+            ended = _opened(*row)
+            if ended.spec.array is not None and ended.spec.array.job == array:
+                return ended
+        return None
+
     def find(
         self, limit: int, states: Sequence[int] = (), equal: Mapping[str, str] | None = None, below: int | None = None
     ) -> list[Ended]:
-        """Newest first, those with ids under ``below``; ``equal`` filters by name, team or user."""
+        """Newest first, those with ids under ``below``; ``equal`` filters by name (of a job or an array), team
+        or user."""
         equal = equal or {}
         assert equal.keys() <= {"name", "team", "user"}
-        where = [f"{key} = ?" for key in equal]
-        values: list[Any] = list(equal.values())
+        where = ["(name = ? OR name > ? AND name < ?)" if key == "name" else f"{key} = ?" for key in equal]
+        values: list[Any] = [
+            each for key, value in equal.items() for each in ((value, *_of_array(value)) if key == "name" else (value,))
+        ]
         if states:
             where.append(f"state IN ({', '.join('?' * len(states))})")
             values.extend(states)

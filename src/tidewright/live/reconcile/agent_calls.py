@@ -13,7 +13,7 @@ from ...engine import images
 from ...engine.book import Book
 from ...engine.commands import CheckpointRanks, Command, DropImages, Launch, ResumeRanks, StopRanks, SuspendRanks
 from ...engine.events import Event
-from ...model.job import RUNTIME_CLASS, RUNTIME_SOCKET, Level, share_of
+from ...model.job import RUNTIME_CLASS, RUNTIME_SOCKET, Level, array_variables, share_of
 from ...model.node import Allocation, RankPlace, bits, rank_layout
 from ...wire import agent as wire
 from .aggregate_reports import GONE
@@ -104,7 +104,8 @@ class AgentCalls:
         return [
             wire.LaunchArgs(
                 job=job, attempt=attempt, name=spec.name, command=spec.command, env=env, workdir=spec.workdir,
-                output=spec.output, array_index=spec.array.index if spec.array else -1, world_size=spec.ranks,
+                output=spec.output, array_index=spec.array.index if spec.array else -1,
+                array=spec.array.job if spec.array else 0, world_size=spec.ranks,
                 group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), beside=self._beside(job),
                 devices=spec.devices,
                 master_addr=endpoint.address, master_port=endpoint.port, grace_us=spec.grace_us,
@@ -117,12 +118,12 @@ class AgentCalls:
         ]  # fmt: skip
 
     def _environment(self, job: int) -> dict[str, str]:
-        """Of a job as submitted; of a runtime's client with where to find it."""
+        """Of a job as submitted; of a member of an array with which it is; of a runtime's client with where to find it."""
         spec, runtime = self.book.specs[job], self.book.specs.get(self.book.jobs[job].runtime_job)
+        env = {**spec.env, **array_variables(spec.array)} if spec.array is not None and spec.array.job else spec.env
         if runtime is None:
-            return spec.env
-        socket = runtime.env.get(RUNTIME_SOCKET, "")
-        return {**spec.env, RUNTIME_SOCKET: socket, RUNTIME_CLASS: spec.runtime_class}
+            return env
+        return {**env, RUNTIME_SOCKET: runtime.env.get(RUNTIME_SOCKET, ""), RUNTIME_CLASS: spec.runtime_class}
 
     def _beside(self, job: int) -> tuple[int, ...]:
         """The devices of the runtime whose client the job is."""

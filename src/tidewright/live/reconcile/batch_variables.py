@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...base.units import SECOND
 from ...engine.book import Book
-from ...model.batch import HOSTS, POSITION, is_batch
+from ...model.batch import HOSTS, is_batch
 
 
 def launch_variables(book: Book, job: int, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
@@ -24,6 +24,6 @@ def launch_variables(book: Book, job: int, tasks: Sequence[tuple[str, int]]) -> 
     if spec.max_duration_us:
         left = max(0, spec.max_duration_us - book.jobs[job].run_time_used_us)
         found["SLURM_JOB_END_TIME"] = str((book.now + left) // SECOND)
-    if POSITION in spec.env:
-        found["SLURM_ARRAY_JOB_ID"] = str(job - int(spec.env[POSITION]))
+    if spec.array is not None and spec.array.job:
+        found["SLURM_ARRAY_JOB_ID"] = str(spec.array.job)
     return found
