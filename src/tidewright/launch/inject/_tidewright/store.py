@@ -12,9 +12,8 @@ import socket
 import torch.distributed as dist
 
 from . import page as pg
-from . import store_master
 from .process_control import control
-from .rendezvous import frames
+from .rendezvous import frames, store_host
 from .rendezvous.client import Late, link
 
 LATE = getattr(dist, "DistStoreError", RuntimeError)
@@ -155,17 +154,17 @@ class Listening(TidewrightStore):
         self._master = is_master
         super().__init__(f"tcp/{host_name}:{self.port}", timeout)
         if is_master and multi_tenant:
-            store_master.host(self)
+            store_host.host(self)
         elif is_master:
             self.begin("1")
         else:
-            self._await(frames.WAIT, [store_master.KEY])
+            self._await(frames.WAIT, [store_host.KEY])
         if world_size and world_size > 0 and wait_for_workers:
             self._gather(world_size)
 
     def begin(self, host):
         """Without keys but that of its host."""
-        link.ask(frames.NEW, self._world, [store_master.KEY.encode(), host.encode()])
+        link.ask(frames.NEW, self._world, [store_host.KEY.encode(), host.encode()])
 
     def _gather(self, size):
         if self.add("tidewright/workers", 1) == size:
