@@ -154,14 +154,15 @@ TASK = {
 def test_a_shell_script_travels_and_keeps_its_line_numbers_and_arguments(tmp_path: Path, shell: str) -> None:
     """A step finds what Slurm sets, not torchrun's rank; bash says which line calls it, some shells cannot."""
     path = tmp_path / "job.sh"
-    text = f'#!{shell}\n#SBATCH --gres=gpu\necho "$0 $1 $LINENO <$RANK>"\nsrun $OPTION x\n'
+    text = f'#!{shell}\n#SBATCH --gres=gpu\necho "$0 $1 $LINENO <$RANK>"\nsqueue -u me\nsrun $OPTION x\n'
     (job,) = load(path, text, ME, ("arg",)).specs
     env = {**TASK, "PATH": os.environ["PATH"]}
     done = subprocess.run(job.command, env=env, capture_output=True, text=True, check=False)
     numbered = "bash" in shell or " 3 " in done.stdout
     assert done.stdout.split() == [str(path), "arg", *(["3"] if numbered else []), "<>"]
     assert done.returncode == 1 and "srun: --pty cannot be honoured" in done.stderr
-    assert done.stderr.startswith("job.sh:4: srun" if numbered else "job.sh: srun")
+    said = [line.partition(": -")[0].partition(": not")[0] for line in done.stderr.splitlines()]
+    assert said == (["job.sh:4: squeue", "job.sh:5: srun"] if numbered else ["job.sh: squeue", "job.sh: srun"])
     assert "\n" not in prelude("bash", steps=True) + prelude("sh", steps=True)
 
 

@@ -17,7 +17,7 @@ DEAD = """\
 import sys
 sys.path.insert(0, sys.argv[1])
 from _tidewright.rendezvous import store_host
-store_host._bound(sys.argv[2])
+held = store_host.bound(sys.argv[2])
 print("bound", flush=True)
 sys.stdin.read()
 """
@@ -32,6 +32,9 @@ class Keys:
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         if self.keys.get(key, "") == expected:
             self.keys[key] = desired
+        return self.keys[key].encode()
+
+    def get(self, key: str) -> bytes:
         return self.keys[key].encode()
 
     def begin(self, host: str) -> None:
@@ -50,17 +53,18 @@ def test_a_second_host_fails_while_the_first_lives_and_follows_it_when_it_has_en
     argv = [sys.executable, "-I", "-S", "-c", DEAD, str(INJECT), other]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None and first.stdout.readline() == "bound\n"
-        store = Keys({store_host.KEY: other, "left": "over"}, name)
-        with pytest.raises(RuntimeError, match="port 29500 of 127.0.0.1 is in use"):
-            store_host.host(store)
+        store, claims = Keys({store_host.KEY: other, "left": "over"}, name), Keys({store_host.KEY: other}, "host")
+        with pytest.raises(RuntimeError, match=r"port 29500 of .* is in use"):
+            store_host.host(store, claims)
         assert not store.begun and store.keys["left"] == "over"
         first.communicate()
-    store_host.host(store)
+    store_host.host(store, claims)
     assert store.begun == 1 and "left" not in store.keys
+    assert store.keys[store_host.KEY] == claims.keys[store_host.KEY] != other
 
 
 def test_a_process_that_hosts_a_store_may_ask_for_it_again(name: str) -> None:
-    store = Keys({}, name)
-    store_host.host(store)
-    store_host.host(store)
+    store, claims = Keys({}, name), Keys({}, "host")
+    store_host.host(store, claims)
+    store_host.host(store, claims)
     assert store.begun == 1

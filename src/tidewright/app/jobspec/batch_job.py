@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ...launch.environment import RANK_VARIABLES
+from ...launch.inject._tidewright.slurm.others import INSTEAD
 from ...launch.inject._tidewright.slurm.step import SlurmTask
 from ...model.batch import GPUS, NODES
 from ...model.job import JobSpec
@@ -35,16 +36,15 @@ def prelude(shell: str, steps: bool) -> str:
     """What runs before a shell script, on its first line so that line numbers stay. ``shell``: its program; ``steps``: it calls
     srun, so that its programs find what Slurm sets, not what torchrun would.
 
-    ``srun`` and ``scontrol`` learn the line that calls them. A login shell has set PATH anew. RANDOM starts alike in all tasks:
-    rendezvous ids are drawn from it.
+    ``srun`` and the other commands learn the line that calls them. A login shell has set PATH anew. RANDOM starts alike in all
+    tasks: rendezvous ids are drawn from it.
     """
+    names = " ".join(sorted(("srun", "scontrol", *INSTEAD)))
     if shell == "bash":
-        calls = "".join(
-            f'{name}() {{ TIDE_SLURM_LINE="${{BASH_LINENO[0]}}" "${{TIDE_SLURM_BIN:-}}/{name}" "$@"; }}; '
-            for name in ("srun", "scontrol")
-        )
+        made = '$TIDE_CALL() { TIDE_SLURM_LINE=\\${BASH_LINENO[0]} \\"${TIDE_SLURM_BIN:-}/$TIDE_CALL\\" \\"\\$@\\"; }'
+        calls = f'for TIDE_CALL in {names}; do eval "{made}"; done; unset TIDE_CALL; '
     else:
-        calls = "".join(f"alias {name}='TIDE_SLURM_LINE=$LINENO {name}'; " for name in ("srun", "scontrol"))
+        calls = f"for TIDE_CALL in {names}; do alias $TIDE_CALL='TIDE_SLURM_LINE=$LINENO '$TIDE_CALL; done; unset TIDE_CALL; "
     unset = f"unset {' '.join(_TASK_VARIABLES)}; " if steps else ""
     return (
         'PATH="${TIDE_SLURM_BIN:-}:$PATH"; RANDOM=$((${SLURM_JOB_ID:-0} * 31 + ${SLURM_RESTART_COUNT:-0})); '

@@ -154,7 +154,7 @@ class Listening(TidewrightStore):
         self._master = is_master
         super().__init__(f"tcp/{host_name}:{self.port}", timeout)
         if is_master and multi_tenant:
-            store_host.host(self)
+            store_host.host(self, TidewrightStore(f"host/{self.name}", timeout))
         elif is_master:
             self.begin("1")
         else:
