@@ -14,16 +14,17 @@ def launch_variables(book: Book, job: int, tasks: Sequence[tuple[str, int]]) -> 
     spec = book.specs[job]
     if not is_batch(spec.env):
         return {}
+    begun = int(book.table.since[book.table.row[job]])  # the same when the call is repeated
     found = {
         HOSTS: ",".join(f"{name}:{count}" for name, count in tasks),
         "SLURM_JOB_USER": spec.user,
         "SLURM_JOB_ACCOUNT": spec.team,
         "SLURM_JOB_QOS": spec.tier,
-        "SLURM_JOB_START_TIME": str(book.now // SECOND),
+        "SLURM_JOB_START_TIME": str(begun // SECOND),
     }
     if spec.max_duration_us:
         left = max(0, spec.max_duration_us - book.jobs[job].run_time_used_us)
-        found["SLURM_JOB_END_TIME"] = str((book.now + left) // SECOND)
+        found["SLURM_JOB_END_TIME"] = str((begun + left) // SECOND)
     if spec.array is not None and spec.array.job:
         found["SLURM_ARRAY_JOB_ID"] = str(spec.array.job)
     return found
