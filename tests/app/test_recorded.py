@@ -18,7 +18,7 @@ from tidewright.engine.commands import Launch, PlanRequest
 from tidewright.engine.engine import Engine
 from tidewright.engine.events import DeployService, Event, Exited, NodeUp, PlanReady, Started, Submit, Tick
 from tidewright.engine.settings import live_settings
-from tidewright.model.job import Dependency, JobSpec
+from tidewright.model.job import ArrayMember, Dependency, JobSpec
 from tidewright.model.node import NodeSpec
 from tidewright.model.service import ServiceSpec
 from tidewright.policy.registry import make
@@ -156,6 +156,14 @@ def test_a_trace_by_name_and_seed() -> None:
     )
     assert once == again and once.jct_mean_s != other.jct_mean_s and once.jobs == 40
     assert run_trace(Question(trace="synthetic:jobs=40", cluster="2x4", policy="fifo", jobs=10))[0].jobs == 10
+
+
+def test_a_job_that_waited_for_an_array_waits_for_its_members(tmp_path: Path) -> None:
+    members = [(spec(array=ArrayMember("a", at, 2, 0, 1)), 20) for at in range(2)]
+    recording = read(
+        record([*members, (spec(after=(Dependency("afterany", 1, True),)), 4)], end=200).write(tmp_path / "j.ndjson")
+    )
+    assert recording.trace.spec(2).after == (Dependency("afterany", 0), Dependency("afterany", 1))
 
 
 def test_requests_are_what_they_were(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_members_of_an_array_are_named_as_they_are_listed(running) -> None:  # t
         assert client.why("sweep[11]").job == client.eta("sweep[11]").job == ids[11]
         for ask in (client.why, client.eta):
             assert ask("sweep").job == ids[1], "the first that waits"
-            for unknown in (9999, "sweep[77]", "1_3"):
+            for unknown in (9999, "sweep[77]", "99_3"):
                 with pytest.raises(NotFound, match="no job") as missing:
                     ask(unknown)
                 assert "list jobs with tide ps --all" in missing.value.remedy

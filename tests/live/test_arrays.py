@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from typing import Any
 
@@ -184,3 +185,23 @@ def test_dependencies_are_looked_up_when_they_are_submitted(running) -> None:  #
         again = _members("sweep", 2)
         ids = client.submit(again, after=["afterok:sweep"]).ids
         assert client.job(ids[1]).spec.after == (Dependency("afterok", first, True),)
+
+
+def test_ended_members_are_found_after_a_restart_and_in_a_repaired_journal(running) -> None:  # type: ignore[no-untyped-def]
+    from tidewright.live.journal.doctor import repair
+
+    with running() as server, server.client() as client:
+        ids = client.submit(_members("sweep", 3, command=("true",))).ids
+        assert client.wait(str(ids[0]), 10).exit_code == 0
+        state = server.state
+    with running() as server, server.client() as client:
+        assert _states(client, f"{ids[0]}_[0-2]") == {"completed": 3} and client.job(f"{ids[0]}_2").id == ids[2]
+    db = sqlite3.connect(state / "journal.db")
+    db.execute("UPDATE ended SET seal = x'00' WHERE job = ?", (ids[1],))
+    db.execute("DROP TABLE array_members")
+    db.commit()
+    db.close()
+    repair(state)
+    with running() as server, server.client() as client:
+        assert _states(client, "sweep") == {"completed": 3}
+        assert client.submit([JobSpec(command=("true",))], after=["afterok:sweep"]).ids

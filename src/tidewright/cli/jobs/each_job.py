@@ -55,7 +55,8 @@ def _left(reply: ActionReply) -> int:
         name = member_ref(reply.array, one.index) if reply.array else f"job {one.job}"
         out.note(f"{name} is left as it is ({one.state}): {one.why}")
     if reply.refused > len(reply.members):
-        out.note(f"so are {reply.refused - len(reply.members)} more")
+        more = reply.refused - len(reply.members)
+        out.note(f"so {'is' if more == 1 else 'are'} {more} more")
     return SOME_FAILED
 
 

@@ -70,11 +70,11 @@ def _facts(job: JobView) -> list[tuple[str, str]]:
         ("exit code", str(job.exit_code) if job.exit_code != NO_EXIT_CODE else ""),
         ("tier", job.tier + (f", promised {words.percent(job.target)}" if job.target else "")),
         ("team", job.team + (f", user {job.user}" if job.user else "")),
-        ("released", f"{words.at(job.held_until)}, or by tide resume {job.id}" if job.held_until else ""),
+        ("released", f"{words.at(job.held_until)}, or by tide resume {words.job_ref(job)}" if job.held_until else ""),
         ("devices", words.devices(job) + (f" on {words.places(job.where)}" if job.where else "")),
         (
             "wanted",
-            f"{counted(job.wanted, 'device')}, by its user; tide scale {job.id} --reset ends that"
+            f"{counted(job.wanted, 'device')}, by its user; tide scale {words.job_ref(job)} --reset ends that"
             if job.wanted
             else "",
         ),

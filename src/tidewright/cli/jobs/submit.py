@@ -12,7 +12,7 @@ from .. import output as out
 from ..session import Session, pass_session
 from .following import SubmittedJob, finish, submission_options
 from .following import submit as send
-from .submit_options import override_options, overrides
+from .submit_options import misplaced, override_options, overrides
 
 
 @click.command("submit", short_help="Submit jobs from a file.", context_settings={"allow_interspersed_args": False})
@@ -48,6 +48,8 @@ def command(session: Session, /, **given: Any) -> int:
     if line is None and file is None:
         raise UsageError("no file to submit", "name one, - for stdin, or give a command line with --wrap")
     loaded = wrapped(line, submitter(), more) if line is not None else load(file, submitter(), arguments, more)
+    if odd := misplaced(arguments):
+        out.note(f"note: {' '.join(odd)} after {file} goes to the script; options of tide submit stand before the file")
     for warning in loaded.warnings:
         out.note(f"warning: {warning}")
     if session.url is None:

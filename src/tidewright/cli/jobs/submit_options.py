@@ -6,7 +6,7 @@ What sbatch knows and is not honoured here is accepted, not listed in the help, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -97,6 +97,17 @@ def override_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def misplaced(arguments: Sequence[str]) -> list[str]:
+    """Of a script's arguments those that are options of tide submit, which may have been meant for it."""
+    known = {name for one in OPTIONS for name in one.names}
+    return [word for word in arguments if word.partition("=")[0] in known]
+
+
+def _shown(one: SubmitOption) -> str:
+    """How messages name it."""
+    return next(name for name in one.names if name.startswith("--"))
+
+
 def overrides(given: dict[str, Any]) -> list[Override]:
     """What was given, removed from ``given``; the options that nothing honours come last."""
     found = []
@@ -105,7 +116,7 @@ def overrides(given: dict[str, Any]) -> list[Override]:
         if value in (None, False, ()):
             continue
         values = value if isinstance(value, tuple) else (one.value or value,)
-        found.append(Override(max(one.names, key=len), one.key, one.sbatch, values, one.instead))
+        found.append(Override(_shown(one), one.key, one.sbatch, values, one.instead))
     for name in sorted(KNOWN):
         value = given.pop(f"sbatch_{name.replace('-', '_')}", None)
         if value not in (None, False):

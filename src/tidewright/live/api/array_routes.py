@@ -23,7 +23,7 @@ from ..journal.archive import EndedMember
 from . import submission, views
 from .cause_views import cause_view_or_none
 from .cooperative import CooperativeYield
-from .job_names import ALL_LISTED, JobNames, Selection, some
+from .job_names import JobNames, JobSelection, some
 from .request_parsing import body as read_body
 from .request_parsing import flag
 from .service_routes import ServiceRoutes
@@ -46,7 +46,7 @@ class ArrayRoutes(ServiceRoutes):
     def _names(self) -> JobNames:
         return JobNames(self._book, self.context.journal.archive, self.context.loop.pending_archive)
 
-    def _select(self, request: Request) -> Selection:
+    def _select(self, request: Request) -> JobSelection:
         """The jobs that ``{ref}`` means. Raises NotFound or Conflict."""
         return self._names().find(request.path_params["ref"], flag(request, "single"))
 
@@ -59,7 +59,7 @@ class ArrayRoutes(ServiceRoutes):
         example = member_ref(found.array, 0) if found.array else f"{found.name}[0]"
         raise Conflict(f"{ref!r} means several members of array {found.name}", f"name one of them, e.g. {example!r}")
 
-    async def _chosen(self, found: Selection) -> int:
+    async def _chosen(self, found: JobSelection) -> int:
         """The job to speak of where several are meant: the first that waits, else the first live one, else the first."""
         live = [job for job in found.jobs if job in self._book.specs]
         for state in WAITING if found.many else ():
@@ -71,7 +71,7 @@ class ArrayRoutes(ServiceRoutes):
         ended = await self._ended(found)
         return ended[0].job if ended else found.array
 
-    def _waiting(self, found: Selection) -> int:
+    def _waiting(self, found: JobSelection) -> int:
         """How many of several members wait."""
         states = (self._book.state(job) for job in found.jobs if job in self._book.specs)
         return sum(state in WAITING for state in states) if found.many else 0
@@ -98,7 +98,7 @@ class ArrayRoutes(ServiceRoutes):
         replies = await self.context.loop.request_all(events)
         return self._answer(self._summed_up(found, jobs, [replies[key] for key in events]))
 
-    def _summed_up(self, found: Selection, jobs: list[int], replies: list[Reply]) -> api.ActionReply:
+    def _summed_up(self, found: JobSelection, jobs: list[int], replies: list[Reply]) -> api.ActionReply:
         refused = [(job, reply) for job, reply in zip(jobs, replies, strict=True) if reply.error]
         if len(refused) == len(jobs):
             submission.raise_refusal(refused[0][1])
@@ -132,18 +132,18 @@ class ArrayRoutes(ServiceRoutes):
 
     # -- what became of them ------------------------------------------------------------------------------------------
 
-    async def _ended(self, found: Selection) -> list[EndedMember]:
+    async def _ended(self, found: JobSelection) -> list[EndedMember]:
         """The ended members among those meant, by job."""
         if not found.array:
             return []
         archive = self.context.journal.reader()
         try:
-            ended = await asyncio.to_thread(archive.members, found.array, found.name, ALL_LISTED)
+            ended = await asyncio.to_thread(archive.members, found.array)
         finally:
             archive.close()
         return some(found, ended)
 
-    async def _array_view(self, found: Selection) -> api.ArrayView:
+    async def _array_view(self, found: JobSelection) -> api.ArrayView:
         """The members meant, live and ended."""
         ended = {one.job: one for one in await self._ended(found)}
         live = [job for job in found.jobs if job in self._book.specs and job not in ended]
@@ -183,12 +183,12 @@ class ArrayRoutes(ServiceRoutes):
             for one in members
         )
 
-    def _any_left(self, found: Selection) -> bool:
+    def _any_left(self, found: JobSelection) -> bool:
         """Whether a job meant has not ended for good."""
         specs, pending = self._book.specs, self.context.loop.pending_archive
         return any(job in specs or job in pending for job in found.jobs)
 
-    async def _waited(self, found: Selection, late: bool) -> api.WaitReply | None:
+    async def _waited(self, found: JobSelection, late: bool) -> api.WaitReply | None:
         """The answer of a long poll; None where it is not over yet and not too late."""
         if not found.many:
             view = self._view(found.jobs[0])
@@ -210,7 +210,7 @@ class ArrayRoutes(ServiceRoutes):
             await pause()
         return ended
 
-    def _ends(self, found: Selection, ended: list[EndedMember]) -> api.WaitReply:
+    def _ends(self, found: JobSelection, ended: list[EndedMember]) -> api.WaitReply:
         members = [_member(one) for one in ended]
         bad = [one for one in members if one.exit_code]
         worst = max(bad, key=lambda one: one.exit_code, default=None)
@@ -223,7 +223,7 @@ class ArrayRoutes(ServiceRoutes):
         )  # fmt: skip
 
 
-def _still(found: Selection, left: list[int], state: api.StateName) -> api.WaitReply:
+def _still(found: JobSelection, left: list[int], state: api.StateName) -> api.WaitReply:
     return api.WaitReply(
         job=left[0], array=found.array, state=state, final=False, why=f"{len(left)} of its members have not ended"
     )

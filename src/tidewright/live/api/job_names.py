@@ -20,11 +20,9 @@ from ..journal.archive import Archive, EndedMember
 
 JOB_ID = re.compile(r"\d{1,18}")
 _SHOWN = 10
-ALL_LISTED = 1_000_000
-"""More members than any array has."""
 
 
-class Selection(NamedTuple):
+class JobSelection(NamedTuple):
     """``jobs``: of a whole array those that are live or whose end is being written, else all that were asked for. ``array``: the
     id of the array that they are members of, 0 for jobs that are no members and for members of arrays without an id."""
 
@@ -44,13 +42,13 @@ class JobNames:
     def __init__(self, book: Book, archive: Archive, pending: Mapping[int, Ended]) -> None:
         self._book, self._archive, self._pending = book, archive, pending
 
-    def find(self, ref: str, single: bool = False, beside: int = 0) -> Selection:
+    def find(self, ref: str, single: bool = False, beside: int = 0) -> JobSelection:
         """What ``ref`` means; with ``single``, a number is the id of one job, whatever array has it. ``beside``: an array that is
         being submitted, which no name means. Raises NotFound, Conflict where a name is of several, UsageError."""
         if JOB_ID.fullmatch(ref):
             number = int(ref)
             array = None if single else self._array(number)
-            return Selection((number,)) if array is None else self._whole(number, array)
+            return JobSelection((number,)) if array is None else self._whole(number, array)
         members = members_of(ref)
         name = self._array(members[0]) if members is not None else None
         if members is not None and name is not None:
@@ -90,40 +88,38 @@ class JobNames:
             if one.spec.array is not None and one.spec.array.job == array
         }
 
-    def _whole(self, array: int, name: str) -> Selection:
+    def _whole(self, array: int, name: str) -> JobSelection:
         jobs = self.ending(array) | self.live(array)
-        return Selection(tuple(jobs.values()), array, name, None, True)
+        return JobSelection(tuple(jobs.values()), array, name, None, True)
 
-    def _members(self, array: int, name: str, indices: tuple[int, ...]) -> Selection:
+    def _members(self, array: int, name: str, indices: tuple[int, ...]) -> JobSelection:
         live = self.live(array)
         gone = [index for index in indices if index not in live]
-        ended = self._ended(array, name, gone)
+        ended = self._ended(array, gone)
         if missing := [index for index in gone if index not in ended]:
             what = f"member {missing[0]}" if len(missing) == 1 else f"members {ranges(missing)}"
             raise NotFound(f"array {array} ({name}) has no {what}", f"list its members: tide ps --all --name {name}")
         jobs = tuple(live[index] if index in live else ended[index] for index in indices)
-        return Selection(jobs, array, name, frozenset(indices), len(indices) > 1)
+        return JobSelection(jobs, array, name, frozenset(indices), len(indices) > 1)
 
-    def by_index(self, array: int, name: str) -> dict[int, int]:
+    def by_index(self, array: int) -> dict[int, int]:
         """Index to job of all members of an array."""
-        ended = {one.index: one.job for one in self._archive.members(array, name, ALL_LISTED)}
+        ended = {one.index: one.job for one in self._archive.members(array)}
         return ended | self.ending(array) | self.live(array)
 
-    def _ended(self, array: int, name: str, indices: list[int]) -> dict[int, int]:
+    def _ended(self, array: int, indices: list[int]) -> dict[int, int]:
         """Index to job of those of these members that have ended."""
-        if len(indices) <= 1:
-            found = [self._archive.member(array, name, index) for index in indices]
-            ended = {one.spec.array.index: one.job for one in found if one is not None and one.spec.array is not None}
-        else:
-            ended = {one.index: one.job for one in self._archive.members(array, name, ALL_LISTED)}
-        return ended | self.ending(array)
+        if not indices:
+            return {}
+        found = self._archive.members(array, indices[0] if len(indices) == 1 else None)
+        return {one.index: one.job for one in found} | self.ending(array)
 
-    def _named(self, name: str, beside: int) -> Selection:
+    def _named(self, name: str, beside: int) -> JobSelection:
         live = [job for job, spec in self._book.specs.items() if spec.name == name and not _of(spec, beside)]
         if len(live) > 1:
             raise Conflict(f"{len(live)} jobs are called {name!r}: {_listed(map(str, live))}", "use one of these ids")
         if live:
-            return Selection((live[0],))
+            return JobSelection((live[0],))
         members = [
             (job, spec)
             for job, spec in self._book.specs.items()
@@ -138,21 +134,21 @@ class JobNames:
             return (
                 self._whole(number, name)
                 if number
-                else Selection(tuple(job for job, _ in members), 0, name, None, True)
+                else JobSelection(tuple(job for job, _ in members), 0, name, None, True)
             )
         return self._named_ended(name, beside)
 
-    def _named_ended(self, name: str, beside: int) -> Selection:
+    def _named_ended(self, name: str, beside: int) -> JobSelection:
         pending = [one for one in self._pending.values() if not _of(one.spec, beside)]
         job = next((one for one in pending if one.spec.name == name), None)
         job = job or next((one for one in self._archive.named(name, 8) if not _of(one.spec, beside)), None)
         if job is not None:
-            return Selection((job.job,))
+            return JobSelection((job.job,))
         last = next((one for one in pending if one.spec.array is not None and one.spec.array.parent == name), None)
         last = last or self._archive.array_named(name)
         member = last.spec.array if last is not None else None
         if last is not None and member is not None and not _of(last.spec, beside):
-            return self._whole(member.job, name) if member.job else Selection((last.job,))
+            return self._whole(member.job, name) if member.job else JobSelection((last.job,))
         raise NotFound(
             f"no job called {name!r}",
             "list jobs with tide ps --all; members of an array are called name[index], or ID_index",
@@ -176,6 +172,6 @@ def typed(book: Book, job: int) -> str:
     return member_ref(array.job, array.index) if array is not None and array.job else str(job)
 
 
-def some(selection: Selection, ended: Iterable[EndedMember]) -> list[EndedMember]:
+def some(selection: JobSelection, ended: Iterable[EndedMember]) -> list[EndedMember]:
     """Those of an array's ended members that were asked for."""
     return [one for one in ended if selection.indices is None or one.index in selection.indices]

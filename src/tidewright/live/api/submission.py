@@ -23,7 +23,7 @@ from ...wire.dependencies import JobDependency, parse_dependencies
 from ..controller.loop import Loop
 from .cause_views import cause_view
 from .cooperative import CooperativeYield
-from .job_names import JobNames, Selection
+from .job_names import JobNames, JobSelection
 from .request_parsing import parsed
 
 MAX_DEPENDENCIES = 200_000
@@ -129,17 +129,17 @@ def with_dependencies(names: JobNames, body: api.SubmitRequest) -> api.SubmitReq
     return replace(body, specs=tuple(specs))
 
 
-def _looked_up(names: JobNames, one: JobDependency, beside: int) -> Selection:
+def _looked_up(names: JobNames, one: JobDependency, beside: int) -> JobSelection:
     try:
         return names.find(one.ref, beside=beside)
     except UsageError as error:
         raise type(error)(f"{one.kind}:{one.ref}: {error.message}", error.remedy) from None
 
 
-def _corresponding(names: JobNames, one: JobDependency, found: Selection) -> dict[int, int]:
+def _corresponding(names: JobNames, one: JobDependency, found: JobSelection) -> dict[int, int]:
     if not found.many or not found.array:
         raise UsageError(f"aftercorr:{one.ref}: this is no array with an id", "use afterok for a single job")
-    jobs = names.by_index(found.array, found.name)
+    jobs = names.by_index(found.array)
     return {index: job for index, job in jobs.items() if found.indices is None or index in found.indices}
 
 

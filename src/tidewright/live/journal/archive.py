@@ -22,6 +22,9 @@ GPU_SECOND = 1000 * SECOND
 """Milli-device-microseconds in one GPU-second."""
 GROUPS = ("team", "user", "tier")
 COLUMNS = "job, turn, name, team, user, tier, state, ended, held, delivered, fraction, preemptions, record, seal"
+_MEMBERS = """CREATE TABLE IF NOT EXISTS array_members
+  (array INTEGER, member INTEGER, job INTEGER, PRIMARY KEY (array, job)) WITHOUT ROWID"""
+"""Which ended jobs were members of which arrays. Made with the first of them: archives of earlier versions go without."""
 _decode = msgspec.json.Decoder(Ended)
 
 
@@ -42,6 +45,13 @@ class ArchiveRow(NamedTuple):
     preemptions: int
     record: bytes
     seal: bytes
+    array: int = 0
+    """The array that it was a member of, 0 for none, and its index in that; kept beside, for earlier versions have no column."""
+    index_in_array: int = -1
+
+    def stored(self) -> tuple[Any, ...]:
+        """The values of ``COLUMNS``."""
+        return self[:-2]
 
 
 class Sums(NamedTuple):
@@ -76,7 +86,7 @@ def row_of(turn: int, ended: Ended, record: bytes | None = None) -> ArchiveRow:
     return ArchiveRow(
         ended.job, turn, spec.name, spec.team, spec.user, spec.tier, ended.state, ended.end,
         ended.held_milli_us / GPU_SECOND, ended.attained_milli_us / GPU_SECOND, fraction_of(ended), ended.preemptions,
-        record, seal_of(record),
+        record, seal_of(record), *((spec.array.job, spec.array.index) if spec.array is not None else ()),
     )  # fmt: skip
 
 
@@ -100,7 +110,14 @@ class Archive:
     @staticmethod
     def insert(db: sqlite3.Connection, rows: Iterable[ArchiveRow]) -> None:
         """Add rows inside the caller's transaction."""
-        db.executemany(f"INSERT OR REPLACE INTO ended ({COLUMNS}) VALUES ({', '.join('?' * 14)})", rows)
+        rows = list(rows)
+        db.executemany(
+            f"INSERT OR REPLACE INTO ended ({COLUMNS}) VALUES ({', '.join('?' * 14)})", (row.stored() for row in rows)
+        )
+        members = [(row.array, row.index_in_array, row.job) for row in rows if row.array]
+        if members:
+            db.execute(_MEMBERS)
+            db.executemany("INSERT OR REPLACE INTO array_members VALUES (?, ?, ?)", members)
 
     def get(self, job: int) -> Ended | None:
         """One ended job."""
@@ -116,24 +133,17 @@ class Archive:
         found = self._select("name > ? AND name < ?", _of_array(name), 8)
         return next((one for one in found if one.spec.array is not None and one.spec.array.parent == name), None)
 
-    def members(self, array: int, name: str, most: int) -> list[EndedMember]:
-        """The ended members of the array with that id and name, in the order of their ids; without their records, for there may
-        be thousands."""
-        of_spec = "json_extract(CAST(record AS TEXT), '$.spec.array.{}')"
+    def members(self, array: int, index: int | None = None) -> list[EndedMember]:
+        """The ended members of an array, or the one with that index, in the order of their ids; without their records, for there
+        may be thousands."""
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'array_members'").fetchone():
+            return []  # no member of an array with an id has ended yet
+        only = "" if index is None else " AND member = ?"
         text = (
-            f"SELECT job, {of_spec.format('index')}, state, json_extract(CAST(record AS TEXT), '$.code') FROM ended"
-            f" WHERE job >= ? AND name > ? AND name < ? AND {of_spec.format('job')} = ? ORDER BY job LIMIT ?"
+            "SELECT job, member, state, json_extract(CAST(record AS TEXT), '$.code') FROM array_members JOIN ended USING (job)"
+            f" WHERE array = ?{only} ORDER BY job"
         )
-        return [EndedMember(*row) for row in self._db.execute(text, (array, *_of_array(name), array, most))]
-
-    def member(self, array: int, name: str, index: int) -> Ended | None:
-        """The ended member of an array with that index."""
-        text = "SELECT record, seal, job, turn FROM ended WHERE name = ? AND job >= ? ORDER BY job"
-        for row in self._db.execute(text, (f"{name}[{index}]", array)):
-            ended = _opened(*row)
-            if ended.spec.array is not None and ended.spec.array.job == array:
-                return ended
-        return None
+        return [EndedMember(*row) for row in self._db.execute(text, (array,) if index is None else (array, index))]
 
     def find(
         self, limit: int, states: Sequence[int] = (), equal: Mapping[str, str] | None = None, below: int | None = None

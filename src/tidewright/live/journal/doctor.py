@@ -105,7 +105,7 @@ def _as_it_was(row: tuple[Any, ...]) -> bool:
     turn, record, mine = row[1], row[-2], row[-1]
     if not isinstance(record, bytes) or seal_of(record) != mine:
         return False
-    return row_of(turn, ended_of(record), record) == row
+    return row_of(turn, ended_of(record), record).stored() == row
 
 
 def _underived(db: sqlite3.Connection, verdict: JournalVerdict, written: int, spoiled: list[str]) -> Report:

@@ -1,0 +1,126 @@
+"""What commands print of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidewright.cli import words
+from tidewright.wire import api
+
+from .stub import Terminal, running, waiting
+
+MEMBER = running(id=13, name="sweep[1]", array=12, array_index=1, array_limit=4)
+REST = waiting(
+    id=16, name="sweep", array=12, array_index=4, array_limit=4, array_waiting="4-99", state="held", reason="ArrayLimit"
+)
+
+
+def test_a_list_has_a_row_for_those_that_wait(tide: Terminal) -> None:
+    tide.stub.listing = (MEMBER, REST, running(id=200))
+    lines = tide("ps").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ID", "12_1", "12_[4-99%4]", "200"]
+    assert "(ArrayLimit)" in lines[2] and tide("ps", "-o", "name").out == "12_1\n12_[4-99%4]\n200\n"
+    tide("ps")
+    assert tide.stub.calls[-1][1]["collapse"] is True
+    for words_ in (("-r",), ("--array",), ("-o", "json")):
+        tide("ps", *words_)
+        assert tide.stub.calls[-1][1]["collapse"] is False
+    assert '"array": 12' in tide("ps", "-o", "json").out
+
+
+def test_what_names_a_job_to_a_command() -> None:
+    unlimited = waiting(array=12, array_index=4, array_waiting="4,6")
+    assert [words.job_ref(job) for job in (running(), MEMBER, REST, unlimited)] == [
+        "17",
+        "12_1",
+        "12_[4-99%4]",
+        "12_[4,6]",
+    ]
+
+
+def _left(*indices: int) -> tuple[api.MemberView, ...]:
+    return tuple(api.MemberView(job=12 + at, index=at, state="running", why="it is pinned") for at in indices)
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "out", "err"),
+    [
+        (api.ActionReply(job=12, array=12, jobs=(12, 13)), 0, "each of 2 members of array 12 is being suspended; tide resume 12",
+         ""),
+        (api.ActionReply(job=12, array=12, jobs=(12,), refused=3, members=_left(1, 2)), 1, "each of 1 member of array 12 is",
+         "12_1 is left as it is (running): it is pinned\n12_2 is left as it is (running): it is pinned\nso is 1 more\n"),
+        (api.ActionReply(job=15), 0, "job 15 is being suspended; tide resume 15 ends it", ""),
+    ],
+)  # fmt: skip
+def test_what_was_done_to_the_members(
+    tide: Terminal, monkeypatch: pytest.MonkeyPatch, reply: Any, code: int, out: str, err: str
+) -> None:
+    monkeypatch.setattr(type(tide.stub), "suspend", lambda *_: reply, raising=False)
+    said = tide("suspend", "12" if reply.array else "15")
+    assert (said.code, said.err) == (code, err) and said.out.startswith(out)
+
+
+def test_a_member_is_resumed_by_the_name_it_was_given(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(tide.stub), "suspend", lambda *_: api.ActionReply(job=12), raising=False)
+    assert "tide resume 12_0 ends it" in tide("suspend", "12_0").out, "12 would be the whole array"
+
+
+def test_a_summary_of_an_array(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = (
+        api.MemberView(job=12, index=0, state="failed", exit_code=3, why="rank 0: exit code 3"),
+        api.MemberView(job=13, index=1, state="running"), api.MemberView(job=14, index=2, state="running"),
+    )  # fmt: skip
+    array = api.ArrayView(id=12, name="sweep", size=3, limit=2, states={"failed": 1, "running": 2}, members=members)
+    reply = api.JobReply(job=MEMBER, array=array, now=1)
+    monkeypatch.setattr(type(tide.stub), "lookup", lambda *_: reply)
+    said = " ".join(tide("show", "12").out.split())
+    for part in ("array 12 (sweep)", "members 3 of 3", "2 at once", "running 2: [1-2]", "[0] job 12 failed, exit code 3: rank 0",
+                 "tide show 12_1"):  # fmt: skip
+        assert part in said
+    shown = tide("show", "12", "-o", "json").out
+    assert '"array": {' in shown and '"job": {' in shown
+
+
+def test_the_end_of_an_array(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = (api.MemberView(job=14, index=2, state="failed", exit_code=7, why="rank 0: signal"),)
+    reply = api.WaitReply(
+        job=12, array=12, state="failed", final=True, exit_code=7, failed=1, members=bad, why="1 of 3 members did not"
+    )
+    monkeypatch.setattr(type(tide.stub), "wait", lambda *_, **__: reply)
+    monkeypatch.setattr(type(tide.stub), "job", lambda *_: MEMBER)
+    said = tide("wait", "12")
+    assert said.code == 7
+    assert (
+        said.err == "array 12: 1 of 3 members did not, exit code 7\n  [2] job 14 failed, exit code 7: rank 0: signal\n"
+    )
+
+
+def test_an_array_is_submitted_and_waited_for_as_one(tide: Terminal) -> None:
+    said = tide("run", "--array", "0-3,7", "--array-limit", "2", "--wait", "--", "sleep", "{index}")
+    assert said.out == "submitted array 20 (sleep): 5 members, 20_[0-3,7]\n"
+    assert [spec.array.limit for spec in tide.stub.submitted if spec.array] == [2] * 5
+    assert [call[1] for call in tide.stub.calls if call[0] == "wait"] == ["20"]
+    wrong = tide("run", "--array-limit", "2", "--", "true")
+    assert wrong.code == 2 and "--array 0-9 --array-limit 4" in wrong.err
+
+
+def test_options_of_submit_are_sent(tide: Terminal, tmp_path: Any) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:2\necho $1\n")
+    said = tide(
+        "submit", "-g", "1", "-J", "x", "-d", "afterok:prep", "-p", "gpu", "--exclusive", "job.sh", "-J", "its-own"
+    )
+    spec = tide.stub.submitted[-1]
+    assert (spec.devices, spec.name, spec.command[-2:]) == (1, "x", ("-J", "its-own"))
+    assert tide.stub.calls[0] == ("submit", 1, False, "afterok:prep")
+    assert "note: -J after job.sh goes to the script" in said.err
+    assert "--partition is not honoured" in said.err and "--exclusive is not honoured" in said.err
+    assert tide("submit", "--test-only", "job.sh").out.startswith("would start") and len(tide.stub.submitted) == 1
+    assert (
+        tide("submit", "-g", "1", "--wrap", "echo hi | cat").code == 0
+        and "echo hi | cat" in tide.stub.submitted[-1].command[2]
+    )
+    for arguments, said_ in ((("--wrap", "x", "job.sh"), "leave out job.sh"), ((), "no file to submit")):
+        wrong = tide("submit", *arguments)
+        assert wrong.code == 2 and said_ in wrong.err
