@@ -19,7 +19,7 @@ Made by `tools/make_cli_docs.py` from the commands' own help; change it there.
 `--url` and the token in `DIR/token`. JOB is an id or a unique name. Lists take `-o table|wide|json|name` and
 `--no-headers`; JSON carries `"schema": "tidewright/v2"`, and `-o name` prints one id or name per line. Tables are
 coloured on a terminal and plain in a pipe; `NO_COLOR` is honoured. Messages go to stderr; exit codes are in
-[exit-codes.md](exit-codes.md), specs and batch scripts in [jobs.md](jobs.md).
+[exit-codes.md](exit-codes.md), specs in [jobs.md](jobs.md), batch scripts in [slurm.md](slurm.md).
 
 `DIR/config.yaml` (optional) holds the defaults of `tide up`: `policy`, `listen`, `slots`, `backend`
 (`auto`, `cpu`, `nvidia`), `images`, `node_timeout`, `forecast_check` (pause between the controller's own forecasts of starts,

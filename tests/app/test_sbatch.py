@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -9,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidewright.launch
+from tidewright.app.jobspec.batch_job import prelude
 from tidewright.app.jobspec.loaded import Loaded, Submitter
-from tidewright.app.jobspec.sbatch import HONOURED, PRELUDE, load
+from tidewright.app.jobspec.sbatch import HONOURED, load
 from tidewright.app.jobspec.sbatch_options import KNOWN
 from tidewright.base.errors import UsageError
 from tidewright.base.units import DAY, HOUR, MINUTE
 
+PROGRAMS = Path(tidewright.launch.__file__).parent / "inject" / "_tidewright" / "slurm" / "bin"
 ME = Submitter({"PATH": "/usr/bin", "HOME": "/home/me", "SECRET": "x"}, "/srv/jobs", "me")
 
 
@@ -57,6 +62,8 @@ def test_an_array_knows_its_index_under_slurms_name() -> None:
     members = script("--array=0-6:3%2 --gres=gpu:1").specs
     assert [job.env["SLURM_ARRAY_TASK_ID"] for job in members] == ["0", "3", "6"]
     assert members[0].env["SLURM_ARRAY_TASK_MAX"] == "6" and members[0].array and members[0].array.limit == 2
+    assert members[0].env["SLURM_ARRAY_TASK_COUNT"] == "3" and members[0].env["SLURM_ARRAY_TASK_STEP"] == "3"
+    assert script("--array=1,2,7 --gres=gpu:1").specs[0].env["SLURM_ARRAY_TASK_STEP"] == "1"
 
 
 def test_export_chooses_the_environment() -> None:
@@ -97,10 +104,10 @@ def test_an_unambiguous_beginning_is_enough() -> None:
     assert script("--gpus-per-n=2").specs[0].devices == 2
 
 
-def test_late_lines_and_srun_are_named() -> None:
+def test_late_lines_are_named() -> None:
     loaded = script("--cpus-per-task=8", body="echo\n#SBATCH --gres=gpu:4\nsrun python x.py")
     text = "\n".join(loaded.warnings)
-    assert "train.sh:4: #SBATCH after the first command" in text and "train.sh:5: srun" in text
+    assert "train.sh:4: #SBATCH after the first command" in text and "srun" not in text
     assert "asks for no GPU" in text
     assert loaded.specs[0].devices == 1 and loaded.specs[0].cpus_milli == 8000
 
@@ -136,14 +143,55 @@ def test_host_resources_that_cannot_be_are_mistakes_at_their_line(line: str) -> 
         script(f"--gres=gpu {line}")
 
 
-def test_a_shell_script_travels_and_keeps_its_line_numbers_and_arguments(tmp_path: Path) -> None:
+TASK = {
+    "SLURM_NTASKS": "1", "SLURM_NNODES": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_JOB_NODELIST": "n1", "SLURM_NODEID": "0",
+    "SLURM_LOCALID": "0", "SLURM_JOB_ID": "17", "TIDE_SLURM_BIN": str(PROGRAMS), "TIDE_SLURM_SCRIPT": "job.sh",
+    "RANK": "3", "OPTION": "--pty",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
+def test_a_shell_script_travels_and_keeps_its_line_numbers_and_arguments(tmp_path: Path, shell: str) -> None:
+    """A step finds what Slurm sets, not torchrun's rank; bash says which line calls it, some shells cannot."""
     path = tmp_path / "job.sh"
-    text = '#!/bin/bash\n#SBATCH --gres=gpu\necho "$0 $1 $LINENO $SLURM_JOB_ID $SLURM_PROCID"\n'
+    text = f'#!{shell}\n#SBATCH --gres=gpu\necho "$0 $1 $LINENO <$RANK>"\nsqueue -u me\nsrun $OPTION x\n'
     (job,) = load(path, text, ME, ("arg",)).specs
-    env = {"TIDE_JOB_ID": "17", "RANK": "3"}
-    said = subprocess.run(job.command, env=env, capture_output=True, text=True, check=True).stdout
-    assert said == f"{path} arg 3 17 3\n"
-    assert "\n" not in PRELUDE
+    env = {**TASK, "PATH": os.environ["PATH"]}
+    done = subprocess.run(job.command, env=env, capture_output=True, text=True, check=False)
+    numbered = "bash" in shell or " 3 " in done.stdout
+    assert done.stdout.split() == [str(path), "arg", *(["3"] if numbered else []), "<>"]
+    assert done.returncode == 1 and "srun: --pty cannot be honoured" in done.stderr
+    said = [line.partition(": -")[0].partition(": not")[0] for line in done.stderr.splitlines()]
+    assert said == (["job.sh:4: squeue", "job.sh:5: srun"] if numbered else ["job.sh: squeue", "job.sh: srun"])
+    assert "\n" not in prelude("bash", steps=True) + prelude("sh", steps=True)
+
+
+def test_a_script_without_srun_keeps_the_rank_variables() -> None:
+    (job,) = script("--gres=gpu", body="echo $RANK $((RANDOM))").specs
+    env = {"RANK": "3", "SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "1"}
+    first, second = (subprocess.run(job.command, env=env, capture_output=True, text=True, check=True) for _ in range(2))
+    assert first.stdout.startswith("3 ") and first.stdout == second.stdout, "RANDOM is alike in all tasks of an attempt"
+    again = subprocess.run(
+        job.command, env={**env, "SLURM_RESTART_COUNT": "2"}, capture_output=True, text=True, check=True
+    )
+    assert again.stdout != first.stdout
+
+
+def test_what_only_the_submission_knows_is_in_the_environment() -> None:
+    options = "--nodes=2 --ntasks-per-node=2 --gpus-per-node=4 -c 8 --mem=64G -p long"
+    (job,) = script(options).specs
+    wanted = {
+        "SLURM_SUBMIT_DIR": "/srv/jobs", "SLURM_CPUS_PER_TASK": "8", "SLURM_GPUS_PER_NODE": "4", "SLURM_NTASKS_PER_NODE": "2",
+        "SLURM_MEM_PER_NODE": "65536", "SLURM_JOB_PARTITION": "long", "SLURM_SUBMIT_HOST": socket.gethostname(),
+        "TIDE_SLURM_NODES": "2", "TIDE_SLURM_SCRIPT": "train.sh",
+    }  # fmt: skip
+    assert {name: job.env.get(name) for name in wanted} == wanted
+    assert "SLURM_GPUS" not in job.env and "SLURM_CPUS_PER_TASK" not in script("--gres=gpu").specs[0].env
+
+
+def test_tasks_of_one_node_stay_on_one_node() -> None:
+    assert script("--nodes=1 --ntasks=4 --gres=gpu:4").specs[0].placement == "one-node"
+    assert script("--ntasks=4 --gpus=4").specs[0].placement == "consolidate"
 
 
 def test_other_scripts_run_from_where_they_are() -> None:
@@ -157,5 +205,5 @@ def test_a_script_without_an_interpreter_is_refused() -> None:
 
 
 def test_the_options_are_those_of_the_page(pytestconfig: pytest.Config) -> None:
-    page = (pytestconfig.rootpath / "docs" / "jobs.md").read_text()
+    page = (pytestconfig.rootpath / "docs" / "slurm.md").read_text()
     assert [option for option in HONOURED if f"`--{option}" not in page] == []

@@ -27,6 +27,8 @@ RANK_VARIABLES = frozenset(
 )  # fmt: skip
 """Set by us for each rank; a submitter's own values would be of another job (torchrun(1), "Environment Variables")."""
 
+_OTHER_JOB = ("TIDE_", "SLURM_", "SLURMD_", "SRUN_")
+"""Beginnings of variables of the job that a submission comes from, if it comes from one."""
 MARK = "TIDE_RANK_MARK"
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Variables that size the thread pools of numerical libraries."""
@@ -51,12 +53,12 @@ class RankPosition:
 def submitted_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What of a submitting process's environment travels with its job, as sbatch(1) --export=ALL does.
 
-    Left out: ``TIDE_*`` (ours, tokens among them), variables of one process or service, and rank variables.
+    Left out: ``TIDE_*`` (ours, tokens among them) and ``SLURM_*``, variables of one process or service, and rank variables.
     """
     return {
         name: value
         for name, value in environ.items()
-        if not name.startswith("TIDE_") and name not in DENIED and name not in RANK_VARIABLES
+        if not name.startswith(_OTHER_JOB) and name not in DENIED and name not in RANK_VARIABLES
     }
 
 

@@ -48,6 +48,8 @@ OUTPUT = f"{INSIDE}/out"
 """Where a rank's output goes, as it sees it: the same wherever it is restored and whatever its log is called there."""
 MAIN = 100
 """The pid of a rank's main process, the same everywhere."""
+APART, SPAN = 1009, 20_000
+"""Pids of other processes begin so far apart from rank to rank, within the least pid_max that kernels have by default (32768)."""
 GAP = 1000
 """Pids left unused after those of an image."""
 VERDICT, VERDICT_POLL_S = "verdict", 0.002
@@ -115,6 +117,8 @@ def begin(spec: dict[str, Any]) -> tuple[int, str]:
     os.close(log)
     if pid != MAIN:
         raise InitFailed(f"the rank's main process got pid {pid} in place of {MAIN}")
+    # Programs take host and pid for a name that no other process of the job has: torchrun does.
+    next_pid(MAIN + 1 + int(spec["env"].get("RANK", 0)) * APART % SPAN)
     return pid, failed
 
 

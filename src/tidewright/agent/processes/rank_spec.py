@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from ...devices.protocol import Backend, DeviceEnvironment, ShareGrant
 from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
 from ...launch.memory_share import FRACTION, within
 from ...launch.sandbox import RankSandbox, on_path
+from ...model.batch import HOSTS, is_batch
 from ...model.job import Level
 from ...wire.agent import LaunchArgs, RankSeat
 from ..layout import AgentLayout, workdir
 from ..machine.validate import check
 from .accounts import account_of, slots_of
+from .batch_tasks import TaskSeat, task_variables
 from .rank import Spec
 
 log = logging.getLogger(__name__)
@@ -111,6 +114,8 @@ def specs(
         )
         if account is not None and inside is None:
             del env["TIDE_STEP_FILE"]  # it could not be written
+        if is_batch(args.env) and HOSTS in args.env:
+            env.update(task_variables(env, _task(args, node_context, at, around, bool(inside and inside.full))))
         made[at.rank] = Spec(
             command=args.command,
             env=_with_share({**env, **(inside.variables(env) if inside else {})}, grant),
@@ -151,6 +156,24 @@ def _seat(args: LaunchArgs, at: RankSeat) -> RankPosition:
         group_world_size=args.groups,
         master_addr=args.master_addr,
         master_port=args.master_port,
+    )
+
+
+def _task(
+    args: LaunchArgs, node_context: NodeContext, at: RankSeat, around: Mapping[int, DeviceEnvironment], full: bool
+) -> TaskSeat:
+    return TaskSeat(
+        job=args.job,
+        name=args.name,
+        attempt=args.attempt,
+        rank=at.rank,
+        devices={seat.rank: seat.devices for seat in args.ranks},
+        cores={rank: place.cpus for rank, place in around.items()},
+        cpus=node_context.backend.discover().cpus,
+        addresses={peer.node: peer.address for peer in args.peers},
+        master_addr=args.master_addr,
+        python=sys.executable,
+        full=full,
     )
 
 

@@ -10,28 +10,23 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from ...base.errors import UsageError
 from ...base.ids import valid_name
 from ...base.units import MINUTE, parse_duration
 from ...model.job import JobSpec, problems
 from . import fields, members
+from .batch_job import Batch, of_array, prelude
 from .loaded import Loaded, Submitter
 from .located import Mistakes
 from .overrides import COMMAND_LINE, Override
 from .sbatch_memory import host_of_rank, slurm_memory
 from .sbatch_options import Option, options
+from .slurm_calls import uses_srun
 from .yaml_spec import read_override, settled
 
-REMEDY = "how each option is understood is in docs/jobs.md; nothing was submitted"
+REMEDY = "how each option is understood is in docs/slurm.md; nothing was submitted"
 MAX_ARGUMENT = 128 * 1024 - 4096
 """Longest script handed to its shell as an argument; Linux allows 128 KiB (execve(2), MAX_ARG_STRLEN)."""
-PRELUDE = (
-    'export SLURM_JOB_ID="$TIDE_JOB_ID" SLURM_JOBID="$TIDE_JOB_ID" SLURM_PROCID="$RANK" SLURM_LOCALID="$LOCAL_RANK"'
-    ' SLURM_NODEID="$GROUP_RANK"; '
-)
-"""What only a rank knows, under Slurm's names; put on the script's first line so that line numbers stay."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _GRES = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?(?:[:=](?P<count>\d+))?")
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<count>\d+)")
@@ -67,9 +62,6 @@ def _command(path: Path | None, text: str, arguments: tuple[str, ...], script: _
         return ()
     where = str(path.resolve()) if path is not None else script.file
     program = Path(interpreter[-1] if Path(interpreter[0]).name == "env" else interpreter[0]).name
-    if path is None and len(text.encode()) + len(PRELUDE) > MAX_ARGUMENT:
-        script.mistakes.add(0, f"longer than {MAX_ARGUMENT} bytes; save it in a file and submit that")
-        return ()
     if program not in _SHELLS and path is None:
         if not re.fullmatch(r"python[0-9.]*", program):
             script.mistakes.add(
@@ -78,13 +70,14 @@ def _command(path: Path | None, text: str, arguments: tuple[str, ...], script: _
         return (*interpreter, "-c", text, *arguments)
     if program not in _SHELLS:
         return (*interpreter, where, *arguments)
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.match(r"\s*(exec\s+)?srun\b", line):
-            script.warn(number, "srun: each rank already runs this script; call the program directly")
-    if len(text.encode()) + len(PRELUDE) > MAX_ARGUMENT:
+    script.text = text
+    first_words = prelude(program, steps=uses_srun(text))
+    if len(text.encode()) + len(first_words) > MAX_ARGUMENT:
+        if path is None:
+            script.mistakes.add(0, f"longer than {MAX_ARGUMENT} bytes; save it in a file and submit that")
         script.warn(0, "the script is too long to be copied; it is run from where it is and must not change")
         return (*interpreter, where, *arguments)
-    return (*interpreter, "-c", PRELUDE + text, where, *arguments)
+    return (*interpreter, "-c", first_words + text, where, *arguments)
 
 
 class _Script:
@@ -105,6 +98,10 @@ class _Script:
         self.given: dict[str, Any] = {}
         """What the command line says in keys of specs, by field."""
         self.lines: dict[str, int] = {}
+        self.ignored: dict[str, str] = {}
+        """Values of options that are not honoured."""
+        self.text = ""
+        """Of a shell script."""
 
     def warn(self, line: int, text: str) -> None:
         self.warnings.append(f"{self.file}:{line}: {text}" if line else f"{self.file}: {text}")
@@ -113,6 +110,7 @@ class _Script:
         """Account for one option; the last of a kind counts, as in sbatch."""
         handler = HONOURED.get(option.name)
         if handler is None:
+            self.ignored[option.name] = option.value
             hint = HINTS.get(option.name, "")
             self.warn(option.line, f"{option.written} is not honoured" + (f": {hint}" if hint else ""))
             return
@@ -145,7 +143,11 @@ class _Script:
         devices = given["devices"] if "devices" in given else self._devices(nodes, bool(given.keys() & _SHARES))
         self.values |= host_of_rank(self.amounts, self.counts.get("cpus-per-task", 0), nodes, ranks, devices)
         name = self.values.pop("name", "") or members.command_name((Path(self.file).stem,))
-        environ = {**self.environ, **self._slurm(name, nodes, ranks)}
+        if self.counts.get("nodes") == 1 and ranks > 1:
+            self.values.setdefault("placement", "one-node")
+        batch = Batch(self.counts, self.amounts, ranks, self.ignored.get("partition", ""), self.submitter)
+        self._calls(batch)
+        environ = {**self.environ, **batch.variables(self.file)}
         values = {"workdir": self.submitter.workdir, "devices": devices, "name": name, **self.values, **given}
         spec = JobSpec(command=command, ranks=ranks, env=environ, user=self.submitter.user, **values)
         for problem in problems(spec):
@@ -154,9 +156,12 @@ class _Script:
         if self.mistakes.found:
             return []
         indices, limit = self.array[0], limit or self.array[1]
-        return (
-            [_with_task_id(member) for member in members.array(spec, indices, limit, fill=False)] if indices else [spec]
-        )
+        return of_array(members.array(spec, indices, limit, fill=False)) if indices else [spec]
+
+    def _calls(self, batch: Batch) -> None:
+        """What its lines call that a task would refuse."""
+        for finding in batch.findings(self.text):
+            (self.mistakes.add if finding.sure else self.warn)(finding.line, finding.text)
 
     def _line_of(self, key: str) -> int:
         for name in _SOURCES.get(key, ()):
@@ -186,25 +191,6 @@ class _Script:
             return self.counts["ntasks"]
         return nodes * self.counts.get("ntasks-per-node", 1)
 
-    def _slurm(self, name: str, nodes: int, ranks: int) -> dict[str, str]:
-        found = {
-            "SLURM_JOB_NAME": name,
-            "SLURM_NTASKS": str(ranks),
-            "SLURM_NNODES": str(nodes),
-            "SLURM_JOB_NUM_NODES": str(nodes),
-            "SLURM_SUBMIT_DIR": self.submitter.workdir,
-        }
-        if "ntasks-per-node" in self.counts:
-            found["SLURM_NTASKS_PER_NODE"] = str(self.counts["ntasks-per-node"])
-        if self.array[0]:
-            indices = self.array[0]
-            found |= {
-                "SLURM_ARRAY_TASK_COUNT": str(len(indices)),
-                "SLURM_ARRAY_TASK_MIN": str(indices[0]),
-                "SLURM_ARRAY_TASK_MAX": str(indices[-1]),
-            }
-        return found
-
 
 _GPU_COUNTS = ("gpus", "gpus-per-node", "gpus-per-task")
 _SHARES = frozenset({"gpu_memory", "gpu_milli", "gpu_share"})
@@ -217,11 +203,6 @@ _SOURCES = {
     "memory": ("mem", "mem-per-cpu", "mem-per-gpu"),
     "env": ("export",),
 }
-
-
-def _with_task_id(member: JobSpec) -> JobSpec:
-    assert member.array is not None
-    return replace(member, env={**member.env, "SLURM_ARRAY_TASK_ID": str(member.array.index)})
 
 
 def _count(name: str) -> Callable[[_Script, Option], None]:
@@ -384,7 +365,7 @@ HONOURED: dict[str, Callable[[_Script, Option], None]] = {
     "requeue": _requeue,
     "time": _time,
 }
-"""Options that shape the job; docs/jobs.md is checked against it."""
+"""Options that shape the job; docs/slurm.md is checked against it."""
 
 HINTS = {
     "constraint": "name device types instead (--gres=gpu:TYPE:N)",

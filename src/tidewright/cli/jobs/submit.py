@@ -29,7 +29,7 @@ def command(session: Session, /, **given: Any) -> int:
     SBATCH_* are not read.
 
     Every mistake in the file is reported at once, with its line, and nothing is submitted. Options of sbatch that
-    are not honoured are named in warnings. Both are described in docs/jobs.md.
+    are not honoured are named in warnings. Both are described in docs/jobs.md and docs/slurm.md.
 
     \b
     tide submit sweep.yaml

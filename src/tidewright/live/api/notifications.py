@@ -24,7 +24,8 @@ def reply(context: ControllerContext, job: int, view: api.JobView, now: int) -> 
     array = spec.array
     return NotifyReply(
         job=replace(view, spec=None, story=(), logs=()), notify=spec.notify,
-        deadline=view.submit + spec.deadline_us if spec.deadline_us else 0, array=str(array.job or array.parent) if array else None,
+        deadline=view.submit + spec.deadline_us if spec.deadline_us else 0,
+        array=str(array.job or array.parent) if array else None,
         size=array.size if array else 1, now=now,
     )  # fmt: skip
 

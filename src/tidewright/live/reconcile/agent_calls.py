@@ -17,6 +17,7 @@ from ...model.job import RUNTIME_CLASS, RUNTIME_SOCKET, Level, array_variables, 
 from ...model.node import Allocation, RankPlace, bits, rank_layout
 from ...wire import agent as wire
 from .aggregate_reports import GONE
+from .batch_variables import launch_variables
 from .image_registry import ImageRegistry
 
 STRAY_GRACE_US = 10 * SECOND
@@ -98,9 +99,11 @@ class AgentCalls:
         endpoint = self._master_endpoint(nodes, f"{job}.{attempt} of {book.table.submit[row]}")
         for node in nodes if image else ():
             self.registry.sent(node, image_job or job)
+        tasks = [(node, len(_on(seats, book.nodes[node]))) for node in nodes]
+        env = {**self._environment(job), **launch_variables(book, job, tasks)}
         return [
             wire.LaunchArgs(
-                job=job, attempt=attempt, name=spec.name, command=spec.command, env=self._environment(job), workdir=spec.workdir,
+                job=job, attempt=attempt, name=spec.name, command=spec.command, env=env, workdir=spec.workdir,
                 output=spec.output, array_index=spec.array.index if spec.array else -1,
                 array=spec.array.job if spec.array else 0, world_size=spec.ranks,
                 group_rank=group, groups=len(nodes), ranks=_on(seats, book.nodes[node]), beside=self._beside(job),

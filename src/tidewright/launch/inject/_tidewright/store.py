@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from . import page as pg
 from .process_control import control
-from .rendezvous import frames
+from .rendezvous import frames, store_host
 from .rendezvous.client import Late, link
 
 LATE = getattr(dist, "DistStoreError", RuntimeError)
@@ -142,9 +142,6 @@ class TidewrightStore(dist.Store):
         return True
 
 
-MASTER = "tidewright/master"
-
-
 class Listening(TidewrightStore):
     """What a program gets that asks for a ``TCPStore``: no port is opened, host and port only name the keys."""
 
@@ -156,12 +153,18 @@ class Listening(TidewrightStore):
         self.port = port or _free_port()
         self._master = is_master
         super().__init__(f"tcp/{host_name}:{self.port}", timeout)
-        if is_master:
-            link.ask(frames.NEW, self._world, [MASTER.encode(), b"1"])
+        if is_master and multi_tenant:
+            store_host.host(self, TidewrightStore(f"host/{self.name}", timeout))
+        elif is_master:
+            self.begin("1")
         else:
-            self._await(frames.WAIT, [MASTER])
+            self._await(frames.WAIT, [store_host.KEY])
         if world_size and world_size > 0 and wait_for_workers:
             self._gather(world_size)
+
+    def begin(self, host):
+        """Without keys but that of its host."""
+        link.ask(frames.NEW, self._world, [store_host.KEY.encode(), host.encode()])
 
     def _gather(self, size):
         if self.add("tidewright/workers", 1) == size:
