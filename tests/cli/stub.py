@@ -29,7 +29,7 @@ def running(**changes: Any) -> api.JobView:
         submit=NOW - 90 * SECOND, start=NOW - 80 * SECOND, since=NOW - 80 * SECOND, devices=4, min_devices=1, ranks=4,
         held=2, where=(api.DeviceHeld("n1", (0, 1)),), level="freeze", attempt=1, preemptions=2, fraction=0.5,
         target=0.95, command="python train.py", spec=JobSpec(command=("python", "train.py"), workdir="/home/me"),
-        story=(api.StoryLine(NOW - 90 * SECOND, "SUBMITTED", "premium, 4 devices"),),
+        story=(api.StoryLine(NOW - 90 * SECOND, "submitted", "premium, 4 devices"),),
         logs=(api.AttemptLog(1, 0, "n1", "/logs/17.log"),),
     )  # fmt: skip
     return msgspec.structs.replace(job, **changes)

@@ -97,7 +97,7 @@ def test_ps_asks_for_what_was_asked(tide: Terminal) -> None:
     tide("ps", "-s", "running,failed", "--team", "vision", "-n", "3")
     assert tide.stub.calls[-1] == (
         "jobs",
-        {"all": True, "state": "failed,running", "team": "vision", "user": None, "name": None, "limit": 3},
+        {"all": True, "state": "running,failed", "team": "vision", "user": None, "name": None, "limit": 3},
     )
 
 
