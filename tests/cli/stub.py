@@ -20,6 +20,8 @@ from tidewright.wire import api
 from tidewright.wire.services import ReplicaView, ServiceList, ServiceView
 
 NOW = 1_700_000_000 * SECOND
+FIRST = 20
+"""Id of the first job that is submitted."""
 
 
 def running(**changes: Any) -> api.JobView:
@@ -73,7 +75,7 @@ class Stub:
         self.calls.append(("submit", len(specs), dry_run))
         if dry_run:
             return api.SubmitReply(dry_run=True, forecast=("would start now on n1[0]",))
-        first = 20 + len(self.submitted)
+        first = FIRST + len(self.submitted)
         self.submitted.extend(specs)
         ids = tuple(range(first, first + len(specs)))
         return api.SubmitReply(ids=ids, names=tuple(spec.name for spec in specs), warnings=("promise at risk",))
@@ -83,6 +85,8 @@ class Stub:
         return api.JobList(jobs=tuple(self.listing), now=NOW)
 
     def job(self, ref: Any) -> api.JobView:
+        if str(ref).isdecimal() and FIRST <= int(ref) < FIRST + len(self.submitted):
+            return running(id=int(ref), ranks=self.submitted[int(ref) - FIRST].ranks)
         return self._known(ref)
 
     def eta(self, ref: Any) -> api.EtaView:
@@ -133,8 +137,10 @@ class Stub:
             return api.WaitReply(job=int(ref), state="running", final=False)
         return api.WaitReply(job=int(ref), state="failed" if code else "completed", final=True, exit_code=code)
 
-    def logs(self, ref: Any, rank: int = 0, follow: bool = False, tail: int | None = None) -> Iterator[bytes]:
-        self.calls.append(("logs", ref, rank, follow, tail))
+    def logs(
+        self, ref: Any, rank: int | None = 0, follow: bool = False, tail: int | None = None, attempt: int = 0
+    ) -> Iterator[bytes]:
+        self.calls.append(("logs", ref, rank, follow, tail, attempt))
         yield from self.output
 
     def nodes(self) -> api.NodeList:

@@ -248,6 +248,35 @@ def test_logs_survive_attempts_and_follow_to_the_end(running) -> None:  # type: 
         assert b"".join(got) == b"one\ntwo\nthree\n"
         with pytest.raises(NotFound, match="no rank 7"):
             list(client.logs(job, rank=7))
+        assert b"".join(client.logs(job, attempt=1)) == b"one\ntwo\n", "of a job that has ended"
+        assert b"".join(client.logs(job, attempt=2)) == b"three\n"
+        with pytest.raises(NotFound, match="has had 2 attempts"):
+            list(client.logs(job, attempt=3))
+
+
+def test_logs_of_all_ranks(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as server, server.client() as client:
+        (job,) = client.submit([_spec("gang", ranks=3, devices=1, min_devices=1)]).ids
+        _until(client, job, "running")
+        folder = server.state / "logs" / str(job)
+        folder.mkdir(parents=True)
+        for rank in range(3):
+            (folder / f"rank{rank}.1.log").write_bytes(b"one\n%d without an end" % rank)
+        lines = [b"[rank %d] %s" % (rank, text) for rank in range(3) for text in (b"one", b"%d without an end" % rank)]
+        assert b"".join(client.logs(job, rank=None)).splitlines() == lines, "rank after rank"
+        assert b"".join(client.logs(job, rank=None, tail=1)).splitlines() == lines[1::2]
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.extend(server.client().logs(job, rank=None, follow=True)))
+        reader.start()
+        for rank in range(3):
+            with (folder / f"rank{rank}.1.log").open("ab") as log:
+                log.write(b", now with one\n")
+        server.soon(lambda: fabric.finish((job, 1), 0))
+        reader.join(10)
+        assert sorted(b"".join(got).splitlines()) == sorted(
+            line + b", now with one" * line.endswith(b"end") for line in lines
+        )
 
 
 def _raw(state: Path, request: bytes) -> tuple[int, dict[str, str], bytes]:

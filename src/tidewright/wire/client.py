@@ -162,10 +162,13 @@ class Client(ServiceCalls):
             if reply.final or (until is not None and time.monotonic() >= until):
                 return reply
 
-    def logs(self, ref: Ref, rank: int = 0, follow: bool = False, tail: int | None = None) -> Iterator[bytes]:
-        """A rank's output over all its attempts; ``tail`` starts that many lines before the end, ``follow`` goes on
-        until the job has ended."""
-        query = {"rank": rank, "follow": int(follow) or None, "tail": tail}
+    def logs(
+        self, ref: Ref, rank: int | None = 0, follow: bool = False, tail: int | None = None, attempt: int = 0
+    ) -> Iterator[bytes]:
+        """A rank's output over all its attempts, or of one; ``tail`` starts that many lines before the end, ``follow`` goes on
+        until the job has ended. ``rank`` None: every rank's, as lines that begin with ``[rank N]``."""
+        whose = {"all_ranks": 1} if rank is None else {"rank": rank}
+        query = {**whose, "follow": int(follow) or None, "tail": tail, "attempt": attempt or None}
         with self._stream(_job(ref, "/logs"), query) as answer:
             while chunk := answer.read1(65536):
                 yield chunk

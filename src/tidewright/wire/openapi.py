@@ -82,11 +82,13 @@ ROUTES: tuple[Route, ...] = (
         body=api.ActionRequest, body_required=False, answer=api.ActionReply,
     ),
     Route(
-        name="logs", method="GET", path=_JOB + "/logs", text="Output of one rank over all attempts",
+        name="logs", method="GET", path=_JOB + "/logs", text="Output of one rank, or of all, over all attempts",
         media="application/octet-stream",
         query=(
             Param("rank", "which rank", "integer"), Param("follow", "1: until the job has ended", "integer"),
             Param("tail", "start so many lines before the end", "integer"),
+            Param("attempt", "of this attempt only", "integer"),
+            Param("all_ranks", "1: every rank's, as lines that begin with [rank N]", "integer"),
         ),
     ),
     Route(

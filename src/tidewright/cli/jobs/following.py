@@ -73,11 +73,13 @@ def finish(session: Session, ids: Sequence[int], follow: bool, wait: bool, quiet
     """Follow and wait as asked; the exit code is the worst of the jobs'."""
     if not ids or not (follow or wait):
         return 0
-    from .logs import copy_log
+    from .logs import copy_log, say_others
 
     try:
         if follow:
             try:
+                if not quiet:
+                    say_others(session, str(ids[0]))
                 copy_log(session, str(ids[0]), follow=True)
             except (Unreachable, WorldError) as error:
                 out.note(f"the log broke off ({error.args[0]}); waiting for the end; tide logs -f {ids[0]} shows more")

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from ...base.errors import Conflict, NotFound, UsageError
 from ...base.ids import new_op_id
+from ...base.units import counted
 from ...engine import events as ev
 from ...engine.wall_time import wall_time
 from ...model.cause import Code
@@ -31,7 +32,7 @@ from .event_stream import point
 from .identity import signed
 from .job_names import no_such_name
 from .listing import Query, listing, usage
-from .logs import Tail, log_path
+from .logs import Tail, all_ranks, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
@@ -213,15 +214,29 @@ class Routes(ServiceRoutes):
     async def logs(self, request: Request) -> Response:
         job = self._find(request)
         view = self._view(job)
-        rank, tail, owner = number(request, "rank", 0), number(request, "tail", -1), self.context.log_owner(job)
+        rank, tail, follow = number(request, "rank", 0), number(request, "tail", -1), flag(request, "follow")
+        attempt = number(request, "attempt", 0)
         if not 0 <= rank < view.ranks:
             raise NotFound(f"job {job} has ranks 0 to {view.ranks - 1}, no rank {rank}", "choose one with --rank")
 
-        def paths() -> list[Path]:
-            return [Path(log.path) for log in self._logs(job) if log.rank == rank]
+        if attempt > max(view.attempt, 1):
+            raise NotFound(f"job {job} has had {counted(view.attempt, 'attempt')}", "choose one with --attempt")
 
-        reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, owner)
-        return StreamingResponse(reader.read(flag(request, "follow")), media_type="application/octet-stream")
+        def reader(rank: int) -> AsyncIterator[bytes]:
+            def paths() -> list[Path]:
+                found = (log for log in self._logs(job) if log.rank == rank)
+                return [Path(log.path) for log in found if attempt in (0, log.attempt)]
+
+            ended = Tail(
+                paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, self.context.log_owner(job)
+            )
+            return ended.read(follow)
+
+        if flag(request, "all_ranks"):
+            lines = all_ranks({rank: reader(rank) for rank in range(view.ranks)}, follow)
+        else:
+            lines = reader(rank)
+        return StreamingResponse(lines, media_type="application/octet-stream")
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
         """Every rank's log of every attempt so far: as reported, else where they are by rule."""
