@@ -151,7 +151,7 @@ def ls(session: Session, output: str, headers: bool) -> None:
     from ..app import runtime
 
     rows = []
-    for name in runtime.names(session.state):
+    for name in runtime.runtime_names(session.state):
         try:
             rows.append({"name": name, "state": "up", **runtime.stats(session.state, name)})
         except NotFound:

@@ -32,11 +32,12 @@ class Session:
         folder = Path(state).expanduser().absolute() if state else default_state().absolute()
         return Session(folder, url, Path(token_file) if token_file else None, ca)
 
-    def client(self) -> Client:
-        """A client of the session's controller. Raises NotFound when the token file is missing."""
+    def client(self, timeout: float = 30.0) -> Client:
+        """A client of the session's controller, which waits so many seconds for an answer. Raises NotFound when the token file
+        is missing."""
         from ..wire.client import Client
 
-        return Client(self.state, url=self.url, token=self._token(), ca=self.ca)
+        return Client(self.state, url=self.url, token=self._token(), ca=self.ca, timeout=timeout)
 
     def _token(self) -> str | None:
         if self.url is None:

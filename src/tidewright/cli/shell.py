@@ -78,6 +78,10 @@ _PACKAGES = {"Jobs": ".jobs", "Pool": ".pool", "Services": ".serve", "Kubernetes
 _MODULES = {name: f"{_PACKAGES.get(section, '')}.{name}" for section, names in SECTIONS.items() for name in names}
 
 
+COMPLETING = "_TIDE_COMPLETE"
+"""Set by the completion of a shell, which asks what may come next."""
+
+
 class PipeBroke(Exception):
     """A BrokenPipeError on its way through click, which would end the process with exit code 1."""
 
@@ -108,6 +112,10 @@ class LazyGroup(click.Group):
         if cmd_name not in SUMMARY:
             return None
         command: click.Command = import_module(__package__ + _MODULES[cmd_name]).command
+        if COMPLETING in os.environ:
+            from .complete import offer
+
+            offer(command, cmd_name)
         return command
 
     def resolve_command(
@@ -150,6 +158,10 @@ def tide(ctx: click.Context, state: str | None, url: str | None, token_file: str
 
 def run(arguments: list[str] | None = None, session: Session | None = None) -> int:
     """Run ``tide`` and return its exit code; messages are on stderr."""
+    if COMPLETING in os.environ:
+        from .complete import complete
+
+        return complete(tide)
     try:
         return _answer(arguments, session)
     except (BrokenPipeError, PipeBroke) as error:

@@ -22,6 +22,7 @@ from ..base.errors import Busy, Conflict, DiskFull, NotFound, TideError, Unreach
 from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
+from .completion import Word, WordKind, WordList
 from .holder import CONTROLLER_LOCK, held, holder
 from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
@@ -72,7 +73,7 @@ class Client(ServiceCalls):
         self._ca = str(ca or os.environ.get("TIDE_CA") or "")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._kept: http.client.HTTPConnection | None = None
-        self._socket_wait_s = 3.0
+        self._socket_wait_s = min(3.0, timeout)
         """Seconds to wait, in all, for a socket that is missing while its controller runs."""
 
     def __enter__(self) -> Client:
@@ -217,6 +218,10 @@ class Client(ServiceCalls):
                 elif not line.strip() and data:
                     yield msgspec.json.decode(b"\n".join(data), type=api.JobEvent)
                     data = []
+
+    def words(self, of: WordKind, prefix: str = "") -> tuple[Word, ...]:
+        """What of the pool begins with ``prefix``, for the completion of a shell; at most ``completion.MOST_WORDS``."""
+        return self._ask("GET", "/v1/words", WordList, query={"of": of, "prefix": prefix}).words
 
     # -- controller ------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from . import api
 from .bounds import QUERIES, bound
+from .completion import WORD_KINDS, WordList
 from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceImageRequest, ServiceList
 
 
@@ -103,6 +104,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         name="undrain", method="POST", path="/v1/nodes/{name}/undrain", text="Let new work onto a node",
         body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="words", method="GET", path="/v1/words", text="What begins with a prefix, for the completion of shells",
+        answer=WordList, query=(Param("of", ", ".join(WORD_KINDS)), Param("prefix", "what the words begin with")),
     ),
     Route(
         name="usage", method="GET", path="/v1/usage", text="GPU-seconds held and delivered", answer=api.UsageReply,

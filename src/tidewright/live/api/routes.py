@@ -23,6 +23,7 @@ from ...engine.wall_time import wall_time
 from ...model.cause import Code
 from ...model.job import LONGEST_US
 from ...wire import api, openapi
+from ...wire.completion import WORD_KINDS, WordList
 from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
@@ -31,7 +32,7 @@ from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
 from .identity import signed
 from .job_names import no_such_name
-from .listing import Query, listing, usage
+from .listing import Query, listing, usage, words
 from .logs import Tail, all_ranks, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
@@ -276,6 +277,13 @@ class Routes(ServiceRoutes):
         if not on:
             self.context.agent_pool.forgive(name)
         return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
+
+    async def words(self, request: Request) -> Response:
+        of = request.query_params.get("of", "")
+        if of not in WORD_KINDS:
+            raise UsageError(f"of: {of!r} is not one of {', '.join(WORD_KINDS)}", "ask for /v1/words?of=jobs")
+        found = await words(self._book, self.context.journal, of, request.query_params.get("prefix", ""))
+        return self._answer(WordList(words=found))
 
     async def usage(self, request: Request) -> Response:
         by = request.query_params.get("by", "team")
