@@ -64,7 +64,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "replay": "Run a recorded journal again under another policy.",
         "pack": "Fill nodes with pods by several placement scores.",
         "whatif": "Your own jobs on another pool, or under another policy.",
-        "export": "Write the journal out, for tide replay elsewhere.",
+        "journal": "Write the journal out, redacted if wanted, for tide replay elsewhere.",
     },
     "Other": {
         "completion": "Print the completion script of a shell.",
@@ -78,6 +78,8 @@ _PACKAGES = {"Jobs": ".jobs", "Pool": ".pool", "Services": ".serve", "Kubernetes
 _MODULES = {name: f"{_PACKAGES.get(section, '')}.{name}" for section, names in SECTIONS.items() for name in names}
 
 
+FORMER_EXPORT = "export"
+"""What ``tide journal export`` was called; it works still, and says so."""
 COMPLETING = "_TIDE_COMPLETE"
 """Set by the completion of a shell, which asks what may come next."""
 
@@ -109,6 +111,10 @@ class LazyGroup(click.Group):
         return list(SUMMARY)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == FORMER_EXPORT:
+            from .journal import former
+
+            return former
         if cmd_name not in SUMMARY:
             return None
         command: click.Command = import_module(__package__ + _MODULES[cmd_name]).command
@@ -121,7 +127,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in SUMMARY and not args[0].startswith("-"):
+        if args and args[0] not in (*SUMMARY, FORMER_EXPORT) and not args[0].startswith("-"):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], SUMMARY, n=1)

@@ -229,9 +229,13 @@ class Client(ServiceCalls):
         """The controller itself."""
         return self._ask("GET", "/v1/info", api.Info)
 
-    def journal(self, with_environment: bool = False) -> Iterator[bytes]:
-        """The journal as newline-delimited JSON records, for ``tide replay``; the values of jobs' environments on demand."""
-        with self._stream("/v1/journal", {"environment": 1} if with_environment else {}) as answer:
+    def journal(self, with_environment: bool = False, redact: bool = False) -> Iterator[bytes]:
+        """The journal as newline-delimited JSON records, for ``tide replay``; the values of jobs' environments on demand.
+
+        ``redact``: with pseudonyms for every word of users; it replays to the same result.
+        """
+        asked = {"environment": int(with_environment) or None, "redact": int(redact) or None}
+        with self._stream("/v1/journal", asked) as answer:
             while chunk := answer.read1(65536):
                 yield chunk
 

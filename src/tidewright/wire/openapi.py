@@ -150,7 +150,10 @@ ROUTES: tuple[Route, ...] = (
     Route(
         name="journal", method="GET", path="/v1/journal", media="application/x-ndjson",
         text="The journal: a header line, then one record per turn; without the values of jobs' environments",
-        query=(Param("environment", "1: with the values of jobs' environments, secrets among them", "integer"),),
+        query=(
+            Param("environment", "1: with the values of jobs' environments, secrets among them", "integer"),
+            Param("redact", "1: with pseudonyms for every word of users", "integer"),
+        ),
     ),
     Route(
         name="shutdown", method="POST", path="/v1/shutdown", text="Stop controller and agent; jobs run on",

@@ -336,7 +336,10 @@ class Routes(ServiceRoutes):
                 yield b": alive\n\n"
 
     async def journal(self, request: Request) -> Response:
-        lines = exported(self.context, with_environment=flag(request, "environment"))
+        environment, redact = flag(request, "environment"), flag(request, "redact")
+        if environment and redact:
+            raise UsageError("environment and redact exclude each other", "leave one of them out")
+        lines = exported(self.context, environment, redact)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
