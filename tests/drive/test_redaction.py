@@ -27,6 +27,7 @@ from tidewright.model.rate import RateSettings, Throughput
 from tidewright.testing.swarm import Swarm
 from tidewright.testing.swarm_services import ServiceSwarm
 
+KEY = b"a key of a test"
 WORDS = (
     "adalovelace",
     "visionary",
@@ -66,7 +67,7 @@ class _Named(Swarm):
 def test_a_hostile_world_replays_to_the_same_without_a_word_of_its_users(seed: int) -> None:
     swarm = _Named(seed)
     swarm.run(100)
-    redaction = Redaction()
+    redaction = Redaction(KEY)
     lines = [redaction.step(record) for record in swarm.journal.records]
     assert any(b"ziggurat" in record for record in swarm.journal.records), "the search can find something"
     text = b"".join(lines).decode().lower()
@@ -84,7 +85,7 @@ def test_a_hostile_world_replays_to_the_same_without_a_word_of_its_users(seed: i
 def test_replicas_are_called_after_the_pseudonym_of_their_service() -> None:
     swarm = ServiceSwarm(3)
     swarm.run(100)
-    redaction = Redaction()
+    redaction = Redaction(KEY)
     lines = [redaction.step(record) for record in swarm.journal.records]
     deployed = [
         event for record in swarm.journal.records for event in decode(record).events if isinstance(event, DeployService)
@@ -115,8 +116,10 @@ def _all_words(value: Any) -> list[str]:
 def test_every_field_that_may_hold_a_word_of_a_user_is_covered() -> None:
     failure = RankFailure(1, 5, "ziggurat said no", "hostess1", 20.0, ("password is ziggurat",))
     events: list[Any] = [
-        NodeUp(NodeSpec(name="hostess1.visionary", kind="h100", domain=("rackety",), uuids=("GPU-ziggurat",), note="adalovelace"), "adalovelace"),
-        Submit(USERS, "adalovelace-op"), Move(1, ("hostess1.visionary",), "adalovelace-op"), NodeDrain("hostess1.visionary", True, "for adalovelace"),
+        NodeUp(NodeSpec(name="hostess1.visionary", kind="h100", domain=("rackety",),
+                        uuids=("GPU-ziggurat",), note="adalovelace"), "adalovelace"),
+        Submit(USERS, "adalovelace-op"),
+        Move(1, ("hostess1.visionary",), "adalovelace-op"), NodeDrain("hostess1.visionary", True, "for adalovelace"),
         Exited(1, 1, 5, why="ziggurat said no", failure=failure),
     ]  # fmt: skip
     why = Code.TEXT("adalovelace: ziggurat on hostess1")
@@ -125,7 +128,7 @@ def test_every_field_that_may_hold_a_word_of_a_user_is_covered() -> None:
         job=1, spec=USERS, state=9, submit=0, first_start=1, end=2, ideal_us=1, attained_milli_us=1, held_milli_us=1,
         preemptions=0, attempts=1, code=5, why=why, history=story, failure=failure,
     )  # fmt: skip
-    redaction = Redaction()
+    redaction = Redaction(KEY)
     body = redaction.step(encode(StepRecord(7, 42, events, [ended])))
     found = _all_words(msgspec.json.decode(body))
     assert not [text for text in found if any(word in text.lower() for word in WORDS)]
@@ -153,7 +156,7 @@ def test_every_field_that_may_hold_a_word_of_a_user_is_covered() -> None:
 
 def test_another_export_has_other_pseudonyms() -> None:
     body = encode(StepRecord(1, 1, [Submit(USERS, "a")], []))
-    assert Redaction().step(body) != Redaction().step(body)
+    assert Redaction(b"k").step(body) != Redaction(b"l").step(body)
     assert (
         Pseudonyms(b"k").text("adalovelace")
         == Pseudonyms(b"k").text("adalovelace")
@@ -173,7 +176,7 @@ def test_equal_stays_equal_and_other_stays_other(names: list[str], key: bytes) -
     st.lists(st.from_regex(r"(train|run|bert)[-_]?([0-9]{1,9}|[0-9a-f]{8,12})?(-v[0-9]+)?", fullmatch=True), min_size=2)
 )
 def test_jobs_that_estimates_take_for_alike_stay_alike(names: list[str]) -> None:
-    known = Pseudonyms()
+    known = Pseudonyms(KEY)
 
     def groups(of: list[str]) -> list[int]:
         keys = [_keys(JobSpec(name=name, command=("x",), user="u"))[1][1] for name in of]
@@ -183,6 +186,6 @@ def test_jobs_that_estimates_take_for_alike_stay_alike(names: list[str]) -> None
 
 
 def test_counters_stay_and_dates_go() -> None:
-    text = Pseudonyms().text("sweep[3]-7-20261128-42")
+    text = Pseudonyms(KEY).text("sweep[3]-7-20261128-42")
     assert re.fullmatch(r"[g-v]{4,}\[3\]-7-\d{8}-42", text) and "20261128" not in text
     assert _VARIABLE.sub("#", text).endswith("[#]-#-#-#")

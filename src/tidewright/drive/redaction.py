@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import secrets
 from typing import Any
 
 import msgspec
@@ -42,8 +41,8 @@ _HASH = 12
 class Pseudonyms:
     """Words to pseudonyms, the same for the same word as long as this lives."""
 
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = key or secrets.token_bytes(32)
+    def __init__(self, key: bytes) -> None:
+        self._key = key
         self._known: dict[str, str] = {}
         self._taken: dict[str, None] = {}
 
@@ -75,10 +74,10 @@ class Pseudonyms:
 
 
 class Redaction:
-    """Encoded steps, and the head of an export, with pseudonyms. ``names``: shared by all that must stay equal."""
+    """Encoded steps, and the head of an export, with pseudonyms. ``key``: random, and not used again."""
 
-    def __init__(self, names: Pseudonyms | None = None) -> None:
-        self._names = names or Pseudonyms()
+    def __init__(self, key: bytes) -> None:
+        self._names = Pseudonyms(key)
         self._kinds: dict[str, None] = {"gpu": None, "cpu": None}
         """Kinds of devices so far: engines write them into reasons."""
 

@@ -22,7 +22,7 @@ from ..base.errors import Busy, Conflict, DiskFull, NotFound, TideError, Unreach
 from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
-from .completion import Word, WordKind, WordList
+from .completion import WordCalls
 from .holder import CONTROLLER_LOCK, held, holder
 from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
@@ -54,7 +54,7 @@ class _UnixConnection(http.client.HTTPConnection):
         refuse_stranger(self.sock, self._path)
 
 
-class Client(ServiceCalls):
+class Client(ServiceCalls, WordCalls):
     """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
 
     ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.
@@ -218,10 +218,6 @@ class Client(ServiceCalls):
                 elif not line.strip() and data:
                     yield msgspec.json.decode(b"\n".join(data), type=api.JobEvent)
                     data = []
-
-    def words(self, of: WordKind, prefix: str = "") -> tuple[Word, ...]:
-        """What of the pool begins with ``prefix``, for the completion of a shell; at most ``completion.MOST_WORDS``."""
-        return self._ask("GET", "/v1/words", WordList, query={"of": of, "prefix": prefix}).words
 
     # -- controller ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from msgspec import Struct
 
@@ -27,3 +27,16 @@ class WordList(Struct, frozen=True, kw_only=True):
 
     words: tuple[Word, ...]
     schema: str = SCHEMA
+
+
+class _Asks(Protocol):
+    def _ask(self, method: str, path: str, kind: Any, body: Any = None, query: Any = None) -> Any: ...
+
+
+class WordCalls:
+    """The call of a client for the completion of a shell."""
+
+    def words(self: _Asks, of: WordKind, prefix: str = "") -> tuple[Word, ...]:
+        """What of the pool begins with ``prefix``; at most MOST_WORDS."""
+        found: WordList = self._ask("GET", "/v1/words", WordList, query={"of": of, "prefix": prefix})
+        return found.words

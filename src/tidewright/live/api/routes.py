@@ -279,7 +279,7 @@ class Routes(ServiceRoutes):
         return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
 
     async def words(self, request: Request) -> Response:
-        of = request.query_params.get("of", "")
+        of = request.query_params.get("of", "jobs")
         if of not in WORD_KINDS:
             raise UsageError(f"of: {of!r} is not one of {', '.join(WORD_KINDS)}", "ask for /v1/words?of=jobs")
         found = await words(self._book, self.context.journal, of, request.query_params.get("prefix", ""))

@@ -6,6 +6,7 @@ redact, it leaves out every word of users.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
 import msgspec
@@ -15,11 +16,14 @@ from ...drive.redaction import Redaction
 from ..controller.controller_context import ControllerContext
 from .recover import settings_since
 
+KEY_BYTES = 32
+"""Of the key that pseudonyms are drawn with, as long as what it draws (RFC 2104, section 3)."""
+
 
 def exported(context: ControllerContext, with_environment: bool = False, redact: bool = False) -> Iterator[bytes]:
     """The lines, each with its newline, as far as the journal is durable now. ``redact``: see drive.redaction."""
     journal, settings = context.journal, context.loop.driver.engine.settings
-    redaction = Redaction() if redact else None
+    redaction = Redaction(secrets.token_bytes(KEY_BYTES)) if redact else None
     since = settings_since(journal, settings)
     plain = redaction.settings if redaction is not None else msgspec.to_builtins
     header = {
