@@ -146,8 +146,14 @@ class LazyGroup(click.Group):
     "--state", metavar="DIR", help="State directory. Default: $TIDE_STATE, else ~/.local/state/tidewright.",
     type=click.Path(file_okay=False),
 )  # fmt: skip
-@click.option("--url", metavar="URL", help="Controller to speak to over TCP, e.g. http://127.0.0.1:7700.")
-@click.option("--token-file", metavar="FILE", help="Holds the token for --url. Default: DIR/token.")
+@click.option(
+    "--url", metavar="URL", help="Controller to speak to over TCP, e.g. http://127.0.0.1:7700. Default: $TIDE_URL."
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="Holds the token for --url. Default: $TIDE_TOKEN_FILE for $TIDE_URL, else DIR/token.",
+)
 @click.option(
     "--tls-ca", metavar="FILE", help="Verifies an https URL by these certificates. Default: $TIDE_CA, the system's."
 )
