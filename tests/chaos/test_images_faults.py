@@ -107,6 +107,18 @@ def test_a_lost_host_costs_at_most_an_interval(hosts: Hosts, expected: Outcome) 
     ends_right(hosts, job, expected)
 
 
+def test_a_host_is_emptied_and_its_job_ends_as_if_it_had_never_left(hosts: Hosts, expected: Outcome) -> None:
+    job, host = begin(hosts, every_s=SOON_S)
+    assert not hosts.client().drain(host, "new kernel", move=True).warning
+    hosts.until(lambda: (view := hosts.view(job)).state == "running" and view.where[0].node != host)
+    (node,) = (one for one in hosts.client().nodes().nodes if one.name == host)
+    assert (node.state, node.jobs, node.suspended) == ("draining", (), ()) and node.since
+    hosts.lose(host, disk=True)
+    view = hosts.view(job)
+    assert view.attempt == 1 and view.lost_us == 0 and says(view, Code.NODE_DRAINED)
+    ends_right(hosts, job, expected)
+
+
 @pytest.mark.full
 def test_ranks_whose_agent_stays_away_are_ended_before_their_job_goes_on_elsewhere(hosts: Hosts) -> None:
     kind = Kind("table", 1, 2000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ class Stub:
     exits: dict[str, int] = field(default_factory=dict)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     submitted: list[JobSpec] = field(default_factory=list)
+    drained: list[Callable[[api.NodeView], api.NodeView]] = field(default_factory=list)
+    """What becomes of the drained node at each look; where there is none it is up."""
     output: Sequence[bytes] = (b"step 1\n", b"step 2\n")
     down: bool = False
 
@@ -148,11 +150,12 @@ class Stub:
             name="n1", state="up", kind="h100", devices=4, free=2, jobs=(17,), device_memory=80 * 2**30,
             busy=((17,), (17,), (), ()),
         )  # fmt: skip
-        return api.NodeList(nodes=(node,), now=NOW)
+        drained = msgspec.structs.replace(node, state="draining", why="fan", since=NOW, moves=True)
+        return api.NodeList(nodes=(self.drained.pop(0)(drained) if self.drained else node,), now=NOW)
 
-    def drain(self, node: str, why: str = "") -> api.ActionReply:
-        self.calls.append(("drain", node, why))
-        return api.ActionReply(node=node)
+    def drain(self, node: str, why: str = "", move: bool = False) -> api.ActionReply:
+        self.calls.append(("drain", node, why, move))
+        return api.ActionReply(node=node, warning="still on n1: job 17" if move else "")
 
     def undrain(self, node: str) -> api.ActionReply:
         self.calls.append(("undrain", node))

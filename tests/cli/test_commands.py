@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tidewright.base.errors import Conflict, Unreachable, WorldError
 from tidewright.base.units import SECOND
@@ -255,7 +256,26 @@ def test_a_limit_is_one_of_run_time(tide: Terminal) -> None:
 
 def test_drain(tide: Terminal) -> None:
     assert "tide undrain n1" in tide("drain", "n1", "--why", "fan").out
-    assert tide.stub.calls[-1] == ("drain", "n1", "fan")
+    assert tide.stub.calls[-1] == ("drain", "n1", "fan", False)
+
+
+def test_drain_waits_until_the_node_is_empty_and_says_what_is_left_when_time_is_up(tide: Terminal) -> None:
+    tide.stub.drained = [
+        lambda node: node,
+        lambda node: replace(node, jobs=(), suspended=(4, 3)),
+        lambda node: replace(node, jobs=()),
+    ]
+    said = tide("drain", "n1", "--move", "--wait", "--reason", "fan")
+    assert said.code == 0 and said.out.endswith("node n1 is empty\n") and "warning: still on n1" in said.err
+    tide.stub.drained = [lambda node: replace(node, suspended=(4, 3))]
+    late = tide("drain", "n1", "--wait", "--timeout", "0s")
+    assert late.code == 124 and "not empty yet: running: 17; suspended: 3-4" in late.err
+    tide.stub.drained = []
+    lifted = tide("drain", "n1", "--wait")
+    assert lifted.code == 4 and "not drained any more" in lifted.err
+    assert tide("drain", "n1", "--timeout", "1s").code == 2
+    tide.stub.drained = [lambda node: node]
+    assert "fan, since 2" in (note := tide("nodes").out) and "jobs leave it" in note
 
 
 def test_logs_are_bytes_as_they_were_written(tide: Terminal) -> None:

@@ -106,3 +106,27 @@ def test_a_service_is_forgotten_when_it_is_deleted_and_its_last_replica_has_left
         gateway._lost(joined)
 
     asyncio.run(check())
+
+
+def test_a_request_that_waits_for_a_first_replica_ends_when_the_service_is_deleted(tmp_path: Path) -> None:
+    async def check() -> None:
+        controller = Lists()
+        gateway = Gateway(tmp_path / "serve.sock", controller)
+        await gateway.scaling.look()
+        pool = find_pool(gateway, "m", "1")
+        waiting = asyncio.ensure_future(pool.first_replica(60))
+        await asyncio.sleep(0)
+        assert pool.awaiting_first == 1
+        controller.services_there = False
+        await gateway.scaling.look()
+        with pytest.raises(NotFound, match="deleted"):
+            await waiting
+        controller.services_there = True
+        await gateway.scaling.look()
+        again = asyncio.ensure_future(find_pool(gateway, "m", "1").first_replica(60))
+        await asyncio.sleep(0)
+        joined: Any = Link()
+        gateway._joined(joined)
+        await again
+
+    asyncio.run(check())

@@ -109,12 +109,13 @@ class NodeHealth(Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class NodeDrain(Struct, frozen=True, tag=True, omit_defaults=True):
-    """An operator keeps new work off a node (``on``), or lets it back."""
+    """An operator keeps new work off a node (``on``), or lets it back. ``move``: the jobs on it are to leave it."""
 
     name: str
     on: bool
     why: str = ""
     op_id: str = ""
+    move: bool = False
 
 
 class Started(Struct, frozen=True, tag=True):

@@ -242,6 +242,8 @@ class Code(StrEnum):
     NODE_CORDONED = "NodeCordoned"
     CORDONED = "Cordoned"
     DRAINED = "Drained"
+    NODE_DRAINED = "NodeDrained"
+    STAY_ON_DRAINED = "StayOnDrained"
     OTHER_DEVICES = "OtherDevices"
     CAME_BACK_WITH = "CameBackWith"
     CAME_BACK_OTHER = "CameBackOther"

@@ -46,6 +46,10 @@ class Image(Struct, frozen=True, omit_defaults=True):
     def whole(self) -> bool:
         return bool(self.copies) or not self.torn
 
+    def survives(self, node: str) -> bool:
+        """Whether it is whole without what lies on a node."""
+        return any(copy != node for copy in self.copies) or not (self.torn or node in self.nodes)
+
     @property
     def places(self) -> tuple[str, ...]:
         """Everywhere something of it lies."""

@@ -246,6 +246,8 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.NODE_CORDONED: "node {node} is cordoned: {why:why}",
     C.CORDONED: "refused {count:n} launch{count:es} in a row, retried after {pause:us}: {why:why}",
     C.DRAINED: "drained by an operator",
+    C.NODE_DRAINED: "node {node} is drained: {why:why}",
+    C.STAY_ON_DRAINED: "still on {node}, which cannot be left without a loss of work: {jobs:job_ids}",
     C.OTHER_DEVICES: "it came back with other devices",
     C.CAME_BACK_WITH: "the node came back with {count:devices}",
     C.CAME_BACK_OTHER: "the node came back with other devices",

@@ -1,8 +1,8 @@
 """Predicted batch latency: the profile, corrected by what was measured.
 
-Clockwork (OSDI'20) predicts an action by a high percentile of its latest ten measurements. Here they are the ratios of measured to
-profiled latency over all sizes, since most sizes are rare, and as many of them as are recent. What is older is forgotten: after a
-slow spell of the machine the requests that would be in time again are not refused for the sake of batches long past, and
+Clockwork (OSDI'20) predicts an action by a high percentile of its latest ten measurements. Here they are the ratios of measured
+to profiled latency over all sizes, since most sizes are rare, and as many of them as are recent. What is older is forgotten: else
+requests that would be in time again were refused after a slow spell of the machine, for the sake of batches long past, and
 refusing them is what keeps new batches from coming.
 """
 

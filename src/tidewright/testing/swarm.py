@@ -325,7 +325,7 @@ class Swarm:
         if luck < 0.45:
             return ev.NodeSilent(node.name, "no answer")
         if luck < 0.6:
-            return ev.NodeDrain(node.name, self.rng.random() < 0.5, "service")
+            return ev.NodeDrain(node.name, self.rng.random() < 0.5, "service", move=self.rng.random() < 0.5)
         return ev.NodeUp(node, str(self.rng.randrange(3)))
 
     def _health(self, node: NodeSpec) -> ev.NodeHealth:

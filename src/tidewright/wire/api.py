@@ -23,6 +23,10 @@ from .job_parts import Holder as Holder
 from .job_parts import ImageView as ImageView
 from .job_parts import StoryLine as StoryLine
 from .job_parts import TimeInterval as TimeInterval
+from .nodes import DrainRequest as DrainRequest
+from .nodes import NodeList as NodeList
+from .nodes import NodeView as NodeView
+from .nodes import ShareView as ShareView
 from .rates import ForgetRatesRequest as ForgetRatesRequest
 from .rates import RateRow as RateRow
 from .rates import RatesReply as RatesReply
@@ -84,7 +88,7 @@ class SuspendRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ActionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of resume, cancel, checkpoint, drain and undrain. May be left out."""
+    """Body of resume, cancel, checkpoint and undrain. May be left out."""
 
     op_id: str = ""
     why: str = ""
@@ -219,64 +223,6 @@ class WaitReply(Struct, frozen=True, kw_only=True):
     exit_code: int = NO_EXIT_CODE
     why: str = ""
     cause: CauseView | None = None
-    schema: str = SCHEMA
-
-
-class ShareView(Struct, frozen=True, kw_only=True):
-    """A job's share of a device: its class, the thousandths of compute and the bytes of memory that it may use (0: none were
-    asked for, or it is not known how much the device has)."""
-
-    device: int
-    job: int
-    share_class: str
-    milli: int
-    memory: int
-
-
-class NodeView(Struct, frozen=True, kw_only=True):
-    """A node and what its devices do. ``state`` is up, cordoned (it refused launches), draining, silent or down."""
-
-    name: str
-    state: str
-    kind: str
-    devices: int
-    free: int
-    """Devices in service that nothing holds and nothing is promised."""
-    faults: dict[int, str] = {}
-    """Devices that take no new work, and why."""
-    jobs: tuple[int, ...] = ()
-    device_memory: int = 0
-    memory: int = 0
-    cpus: int = 0
-    uuids: tuple[str, ...] = ()
-    note: str = ""
-    why: str = ""
-    cause: CauseView | None = None
-    busy: tuple[tuple[int, ...], ...] = ()
-    """Device by device: the jobs on it."""
-    shares: tuple[ShareView, ...] = ()
-    """Who shares devices with others, device by device."""
-    full: bool = False
-    full_why: str = ""
-    level: str = ""
-    criu: str = ""
-    """Whether jobs there can be imaged whole; why not; the highest level to suspend them at; the version of its CRIU."""
-    address: str = ""
-    """Where other nodes' agents reach its own."""
-    images: int = 0
-    """Rank images it holds."""
-    cpus_milli_asked: int = 0
-    memory_asked: int = 0
-    """Host CPUs (thousandths) and host memory (bytes) set aside for jobs on it."""
-    unlimited: str = ""
-    """Why it cannot hold ranks to the CPUs and memory they ask for; empty when it can."""
-
-
-class NodeList(Struct, frozen=True, kw_only=True):
-    """All nodes, by name."""
-
-    nodes: tuple[NodeView, ...]
-    now: int
     schema: str = SCHEMA
 
 

@@ -180,9 +180,9 @@ class Client(ServiceCalls, WordCalls):
         """Every node and what is on it."""
         return self._ask("GET", "/v1/nodes", api.NodeList)
 
-    def drain(self, node: str, why: str = "") -> api.ActionReply:
-        """Keep new work off a node."""
-        body = api.ActionRequest(op_id=new_op_id(), why=why)
+    def drain(self, node: str, why: str = "", move: bool = False) -> api.ActionReply:
+        """Keep new work off a node; ``move``: jobs that can go on elsewhere with all their work leave it."""
+        body = api.DrainRequest(op_id=new_op_id(), why=why, move=move)
         return self._ask("POST", f"/v1/nodes/{quote(node, safe='')}/drain", api.ActionReply, body)
 
     def undrain(self, node: str) -> api.ActionReply:

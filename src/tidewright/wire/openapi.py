@@ -99,7 +99,7 @@ ROUTES: tuple[Route, ...] = (
     Route(name="nodes", method="GET", path="/v1/nodes", text="Nodes and what is on them", answer=api.NodeList),
     Route(
         name="drain", method="POST", path="/v1/nodes/{name}/drain", text="Keep new work off a node",
-        body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+        body=api.DrainRequest, body_required=False, answer=api.ActionReply,
     ),
     Route(
         name="undrain", method="POST", path="/v1/nodes/{name}/undrain", text="Let new work onto a node",

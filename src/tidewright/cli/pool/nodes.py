@@ -28,6 +28,7 @@ COLUMNS: list[Column[NodeView]] = [
     Column("BUSY", lambda node: busy(node), wide=True),
     Column("SHARES", lambda node: shares(node), wide=True),
     Column("JOBS", lambda node: ",".join(map(str, node.jobs)) or "-", least=8, leave=1),
+    Column("SUSPENDED", lambda node: ",".join(map(str, node.suspended)) or "-", wide=True),
     Column("NOTE", lambda node: note(node), least=14),
 ]
 
@@ -41,12 +42,21 @@ def command(session: Session, output: str, headers: bool) -> None:
     NOTE says why a node takes no new work, and which devices are out of service. A cordoned node refused launches in a row; it is
     tried again after a while, or at once after `tide undrain NODE`.
 
-    With -o wide: SHARES is who has which share of which device (rt: real-time, be: best-effort), LEVEL the highest level at which
-    jobs on the node can be suspended, FULL whether they can be imaged whole, moved and failed over, or why not, and CRIU the
-    version of the program that does it. CPUS and HOST-MEMORY are what jobs asked for, of all that there is (-: not known).
+    With -o wide: SUSPENDED are the jobs without devices whose memory or only image is on the node, SHARES is who has which share
+    of which device (rt: real-time, be: best-effort), LEVEL the highest level at which jobs on the node can be suspended, FULL
+    whether they can be imaged whole, moved and failed over, or why not, and CRIU the version of the program that does it. CPUS
+    and HOST-MEMORY are what jobs asked for, of all that there is (-: not known).
     """
     reply = session.client().nodes()
     out.print_rows(reply.nodes, COLUMNS, output, headers, lambda node: node.name, reply)
+
+
+def drained(node: NodeView) -> str:
+    """Why and since when it is drained; empty for one that is not."""
+    if node.state != "draining":
+        return ""
+    since = f", since {words.at(node.since)}" if node.since else ""
+    return f"{node.why}{since}{'; jobs leave it' if node.moves else ''}"
 
 
 def shares(node: NodeView) -> str:
@@ -61,7 +71,7 @@ def shares(node: NodeView) -> str:
 
 def note(node: NodeView) -> str:
     """Why it takes no new work, which devices are out of service, and what else is to be known."""
-    return "; ".join(text for text in (node.why, out_of_service(node), node.note) if text)
+    return "; ".join(text for text in (drained(node) or node.why, out_of_service(node), node.note) if text)
 
 
 def out_of_service(node: NodeView) -> str:

@@ -8,6 +8,7 @@ from ..apply_plan import unsuspendable
 from ..book import QUEUED, RUNNING, Book
 from ..lifecycle import transition
 from ..termination import stop
+from . import drains
 from .outages import DeviceOutage
 
 
@@ -27,12 +28,13 @@ def close_devices(book: Book, index: int) -> None:
 
 
 def move_away(book: Book, job: int) -> None:
-    """Have a running job leave devices that are out of service. One that cannot be suspended runs on, unless nothing can go on
-    there: then it is started again, from its latest image if there is one."""
+    """Have a running job leave devices that are out of service, and nodes that are drained so. One that cannot be suspended runs
+    on, unless nothing can go on there: then it is started again, from its latest image if there is one."""
     if book.table.state.item(book.table.row[job]) != RUNNING:
         return
     found = _fault_under(book, job)
     if found is None:
+        drains.leave(book, job)
         return
     index, fault = found
     why = Code.DEVICE_OUT(fault.device, book.board.layout.nodes[index].name, fault.why)

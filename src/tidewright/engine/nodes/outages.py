@@ -15,6 +15,13 @@ class Cordon(Struct, frozen=True):
     until: int
 
 
+class Drain(Struct, frozen=True):
+    """When an operator drained a node (engine time, microseconds), and whether the jobs on it are to leave it."""
+
+    since: int
+    moves: bool = False
+
+
 class Refusals(Struct, frozen=True):
     """Launches that a node refused in a row, of which jobs, and how often it was cordoned for such a row."""
 
@@ -53,6 +60,8 @@ class Outages(Struct):
     changed: dict[int, Changed] = {}
     cordoned: dict[int, Cordon] = {}
     refusals: dict[int, Refusals] = {}
+    drains: dict[int, Drain] = {}
+    """Of the nodes in ``Book.drained``; none for one that an earlier version drained."""
 
     def of(self, node: int) -> list[DeviceOutage]:
         """Every device of the node that takes no new work, those that have changed first."""

@@ -13,7 +13,7 @@ from .. import periodic, rates, start_forecasts
 from ..book import HELD, Book
 from ..commands import Reply
 from ..lifecycle import transition
-from ..nodes import refusals
+from ..nodes import drains
 from ..reports import try_launch
 from ..termination import end_cooldown, stop
 from . import hold as hold_requests
@@ -149,15 +149,14 @@ def drain(book: Book, event: ev.NodeDrain) -> None:
     if index is None:
         answer(book, Reply(event.op_id, error=Code.NO_SUCH_NODE(event.name), kind="notfound"))
         return
+    staying: list[int] = []
     if event.on:
-        book.drained[index] = event.why or Code.DRAINED()
-        for job in list(book.reservation_order.get(index, ())):
-            book.cancel_reservation(job)
+        staying = drains.begin(book, index, event)
     else:
-        book.drained.pop(index, None)
-        refusals.lift(book, index)
+        drains.end(book, index)
     book.set_node_up(index)
-    answer(book, Reply(event.op_id))
+    warning = Code.STAY_ON_DRAINED(event.name, tuple(staying)) if staying else None
+    answer(book, Reply(event.op_id, warning=warning))
 
 
 def forget_rates(book: Book, event: ev.ForgetRates) -> None:

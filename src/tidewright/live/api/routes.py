@@ -266,17 +266,15 @@ class Routes(ServiceRoutes):
         return self._answer(api.NodeList(nodes=known, now=self._now()))
 
     async def drain(self, request: Request) -> Response:
-        return await self._drain(request, True)
+        body = await read_body(request, api.DrainRequest, api.DrainRequest())
+        name, op_id = request.path_params["name"], body.op_id or new_op_id()
+        return await self._act(ev.NodeDrain(name, True, body.why, op_id, body.move), op_id, name)
 
     async def undrain(self, request: Request) -> Response:
-        return await self._drain(request, False)
-
-    async def _drain(self, request: Request, on: bool) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         name, op_id = request.path_params["name"], body.op_id or new_op_id()
-        if not on:
-            self.context.agent_pool.forgive(name)
-        return await self._act(ev.NodeDrain(name, on, body.why, op_id), op_id, name)
+        self.context.agent_pool.forgive(name)
+        return await self._act(ev.NodeDrain(name, False, body.why, op_id), op_id, name)
 
     async def words(self, request: Request) -> Response:
         of = request.query_params.get("of", "jobs")

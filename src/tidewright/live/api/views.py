@@ -179,10 +179,30 @@ def nodes(book: Book) -> tuple[api.NodeView, ...]:
         for part in allocation:
             for device in bits(part.mask):
                 on.setdefault(part.node, {}).setdefault(device, []).append(job)
-    return tuple(_node(book, index, on.get(index, {})) for _, index in sorted(book.nodes.items()))
+    away = _suspended_on(book)
+    return tuple(
+        _node(book, index, on.get(index, {}), tuple(away.get(name, ()))) for name, index in sorted(book.nodes.items())
+    )
 
 
-def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
+def _suspended_on(book: Book) -> dict[str, list[int]]:
+    """Node to the jobs without devices whose memory, or whose only image, is there."""
+    found: dict[str, list[int]] = {}
+    names = [node.name for node in book.board.layout.nodes]
+    for job, record in sorted(book.jobs.items()):
+        if record.allocation is not None:
+            continue
+        pinned = book.table.pinned_node.item(book.table.row[job])
+        if record.suspended_as == "process" and pinned >= 0:
+            found.setdefault(names[pinned], []).append(job)
+        elif record.image is not None:
+            for name in record.image.places:
+                if not record.image.survives(name):
+                    found.setdefault(name, []).append(job)
+    return found
+
+
+def _node(book: Book, index: int, on: dict[int, list[int]], suspended: tuple[int, ...]) -> api.NodeView:
     spec = book.board.layout.nodes[index]
     down = book.node_down.get(index, "")
     cordon = book.outages.cordoned.get(index)
@@ -195,10 +215,12 @@ def _node(book: Book, index: int, on: dict[int, list[int]]) -> api.NodeView:
         state, why = "cordoned", cordon.why
     else:
         state = "up"
+    drain = book.outages.drains.get(index)
     free = book.board.free[index].bit_count() if book.board.up >> index & 1 else 0
     asked = book.phys.host.get(index, (0, 0))
     return api.NodeView(
-        name=spec.name, state=state, kind=spec.kind, devices=spec.devices, free=free,
+        name=spec.name, state=state, suspended=suspended, since=drain.since if drain else 0, moves=bool(drain and drain.moves),
+        kind=spec.kind, devices=spec.devices, free=free,
         jobs=tuple(dict.fromkeys(job for device in sorted(on) for job in on[device])), device_memory=spec.device_memory,
         memory=spec.memory, cpus=spec.cpus, uuids=spec.uuids, note=spec.note, why=render(why),
         cause=cause_view_or_none(why), full=spec.full,

@@ -110,7 +110,7 @@ class InferenceEndpoint:
             raise RequestTooLarge(f"a body of {headers.content_length} bytes; {self._max_body} at most")
         body = await self._body(receive)
         if not pool.replicas and await self._gateway.scaling.wake(pool.name):
-            await _first(pool)
+            await pool.first_replica(COLD_START_S)
         call = read_call(body, headers.json_length, pool.signature)
         pending = pool.admit(call.batch, len(body), headers.timeout_us or call.timeout_us, headers.best_effort)
         try:
@@ -164,16 +164,6 @@ def find_pool(gateway: Gateway, model: str, version: str) -> ServicePool:
     if pool is None or version != "1":
         raise NotFound(f"no model {model!r}{'' if pool is None else f' of version {version}'}")
     return pool
-
-
-async def _first(pool: ServicePool) -> None:
-    pool.awaiting_first += 1
-    try:
-        await asyncio.wait_for(pool.first.wait(), COLD_START_S)
-    except TimeoutError:
-        raise Unavailable(f"service {pool.name} is starting its first replica", "no_replica", 10) from None
-    finally:
-        pool.awaiting_first -= 1
 
 
 def error_answer(

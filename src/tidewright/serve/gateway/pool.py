@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ...base.errors import UsageError, WorldError
+from ...base.errors import NotFound, UsageError, WorldError
 from ...base.units import SECOND
 from ..admission import AdmissionRule
 from ..lane import ServedModel
@@ -77,10 +77,10 @@ class ServicePool:
         self.name, self._clock, self._measures, self._hung = name, clock, measures, hung
         self.router: Router | None = None
         self.hello: ReplicaHello | None = None
-        self.first = asyncio.Event()
-        """Set while there is a replica."""
         self.awaiting_first = 0
         """Requests that wait for a first replica."""
+        self._first = asyncio.Event()
+        self._deleted = False
         self._numbers: dict[ReplicaLink, int] = {}
         self._links: dict[int, ReplicaLink] = {}
         self._batches: dict[int, BatchDispatch] = {}
@@ -126,6 +126,27 @@ class ServicePool:
     def waiting_items(self) -> int:
         """Items of the requests that wait."""
         return self.router.waiting_items(self.name) if self.router else 0
+
+    async def first_replica(self, within_s: float) -> None:
+        """Wait for a replica where there is none. Raises Unavailable after so long, NotFound once the service is deleted."""
+        if not self.awaiting_first and not self._links:
+            self._first.clear()
+            self._deleted = False
+        self.awaiting_first += 1
+        try:
+            await asyncio.wait_for(self._first.wait(), within_s)
+        except TimeoutError:
+            raise Unavailable(f"service {self.name} is starting its first replica", "no_replica", 10) from None
+        finally:
+            self.awaiting_first -= 1
+        if self._deleted and not self._links:
+            raise NotFound(f"no model {self.name!r}: its service was deleted")
+
+    def deleted(self) -> None:
+        """Its service was deleted: no first replica will come."""
+        if self.awaiting_first:
+            self._deleted = True
+            self._first.set()
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -185,7 +206,7 @@ class ServicePool:
         self._next_replica += 1
         self._numbers[link], self._links[self._next_replica] = self._next_replica, link
         router.add_replica(self._clock(), self._next_replica)
-        self.first.set()
+        self._first.set()
         self._measures.replicas.set(len(self._links))
         log.info("%s: job %d is ready; %d replicas", self.name, link.hello.job, len(self._links))
         self._pump()
@@ -284,7 +305,7 @@ class ServicePool:
         if not busy:
             self._numbers.pop(link, None)
         if not self._links:
-            self.first.clear()
+            self._first.clear()
         self._measures.replicas.set(len(self._links))
 
     # -- routing ----------------------------------------------------------------------------------------------------

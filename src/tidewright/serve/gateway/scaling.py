@@ -87,6 +87,9 @@ class Scaling:
         for name in list(self._scalers):
             if name not in self.known:
                 del self._scalers[name]
+        for name, pool in self._pools.items():
+            if name not in self.known:
+                pool.deleted()
         await self._end_hung(listed)
         for view in self.known.values():
             await self._report(view)
