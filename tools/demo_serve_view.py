@@ -154,11 +154,11 @@ def absences(run: Run) -> list[str]:
     """What each preemption of a job was, in words: when its devices were free, and how long it was away."""
     found, since, freed = [], 0, 0
     for line in run.view.story if run.view is not None else ():
-        if line.what == "SUSPENDING":
+        if line.what == "suspending":
             since, freed = line.at, 0
-        elif line.what == "SUSPENDED":
+        elif line.what == "suspended":
             freed = line.at
-        elif line.what == "RUNNING" and freed:
+        elif line.what == "running" and freed:
             took_s, away_s = (freed - since) / SECOND, (line.at - freed) / SECOND
             found.append(f"released its devices in {took_s:.2f} s, ran again {away_s:.1f} s later")
             freed = 0

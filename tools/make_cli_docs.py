@@ -16,10 +16,11 @@ HEAD = """# The command line
 Made by `tools/make_cli_docs.py` from the commands' own help; change it there.
 
 `tide` speaks to the controller of a state directory (`--state`, `TIDE_STATE`) over its unix socket, or over TCP with
-`--url` and the token in `DIR/token`. JOB is an id or a unique name. Lists take `-o table|wide|json|name` and
-`--no-headers`; JSON carries `"schema": "tidewright/v2"`, and `-o name` prints one id or name per line. Tables are
-coloured on a terminal and plain in a pipe; `NO_COLOR` is honoured. Messages go to stderr; exit codes are in
-[exit-codes.md](exit-codes.md), specs in [jobs.md](jobs.md), batch scripts in [slurm.md](slurm.md).
+`--url` (`TIDE_URL`) and the token in `DIR/token`. JOB is an id or a unique name. Lists take `-o table|wide|json|name`,
+`--format COLUMN,...` and `--no-headers`; JSON carries `"schema": "tidewright/v2"`, and `-o name` prints one id or name
+per line. Tables are coloured and [fitted to its width](output.md) on a terminal, plain and whole in a pipe; `NO_COLOR`
+is honoured. Messages go to stderr; exit codes are in [exit-codes.md](exit-codes.md), specs in [jobs.md](jobs.md),
+batch scripts in [slurm.md](slurm.md).
 
 `DIR/config.yaml` (optional) holds the defaults of `tide up`: `policy`, `listen`, `slots`, `backend`
 (`auto`, `cpu`, `nvidia`), `images`, `node_timeout`, `forecast_check` (pause between the controller's own forecasts of starts,

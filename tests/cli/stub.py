@@ -18,10 +18,12 @@ from tidewright.model.job import JobSpec
 from tidewright.model.service import ServiceSpec
 from tidewright.model.spec_changes import SpecChanges
 from tidewright.wire import api
-from tidewright.wire.job_changes import BulkReply, Selection
+from tidewright.wire.calls.job_changes import BulkReply, Selection
 from tidewright.wire.services import ReplicaView, ServiceList, ServiceView
 
 NOW = 1_700_000_000 * SECOND
+FIRST = 20
+"""Id of the first job that is submitted."""
 
 
 def running(**changes: Any) -> api.JobView:
@@ -31,7 +33,7 @@ def running(**changes: Any) -> api.JobView:
         submit=NOW - 90 * SECOND, start=NOW - 80 * SECOND, since=NOW - 80 * SECOND, devices=4, min_devices=1, ranks=4,
         held=2, where=(api.DeviceHeld("n1", (0, 1)),), level="freeze", attempt=1, preemptions=2, fraction=0.5,
         target=0.95, command="python train.py", spec=JobSpec(command=("python", "train.py"), workdir="/home/me"),
-        story=(api.StoryLine(NOW - 90 * SECOND, "SUBMITTED", "premium, 4 devices"),),
+        story=(api.StoryLine(NOW - 90 * SECOND, "submitted", "premium, 4 devices"),),
         logs=(api.AttemptLog(1, 0, "n1", "/logs/17.log"),),
     )  # fmt: skip
     return msgspec.structs.replace(job, **changes)
@@ -81,7 +83,7 @@ class Stub:
         self.calls.append(("submit", len(specs), dry_run, *after))
         if dry_run:
             return api.SubmitReply(dry_run=True, forecast=("would start now on n1[0]",))
-        first = 20 + len(self.submitted)
+        first = FIRST + len(self.submitted)
         self.submitted.extend(specs)
         ids = tuple(range(first, first + len(specs)))
         return api.SubmitReply(ids=ids, names=tuple(spec.name for spec in specs), warnings=("promise at risk",))
@@ -91,6 +93,8 @@ class Stub:
         return api.JobList(jobs=tuple(self.listing), now=NOW)
 
     def job(self, ref: Any) -> api.JobView:
+        if str(ref).isdecimal() and FIRST <= int(ref) < FIRST + len(self.submitted):
+            return running(id=int(ref), ranks=self.submitted[int(ref) - FIRST].ranks)
         return self._known(ref)
 
     def lookup(self, ref: Any) -> api.JobReply:
@@ -169,8 +173,10 @@ class Stub:
             return api.WaitReply(job=job, state="running", final=False)
         return api.WaitReply(job=job, state="failed" if code else "completed", final=True, exit_code=code)
 
-    def logs(self, ref: Any, rank: int = 0, follow: bool = False, tail: int | None = None) -> Iterator[bytes]:
-        self.calls.append(("logs", ref, rank, follow, tail))
+    def logs(
+        self, ref: Any, rank: int | None = 0, follow: bool = False, tail: int | None = None, attempt: int = 0
+    ) -> Iterator[bytes]:
+        self.calls.append(("logs", ref, rank, follow, tail, attempt))
         yield from self.output
 
     def nodes(self) -> api.NodeList:

@@ -100,7 +100,7 @@ def test_ps_asks_for_what_was_asked(tide: Terminal) -> None:
         "jobs",
         {
             "all": True,
-            "state": "failed,running",
+            "state": "running,failed",
             "team": "vision",
             "user": None,
             "name": None,
@@ -288,7 +288,25 @@ def test_drain_waits_until_the_node_is_empty_and_says_what_is_left_when_time_is_
 
 def test_logs_are_bytes_as_they_were_written(tide: Terminal) -> None:
     assert tide("logs", "17", "--rank", "1", "--tail", "5").out == "step 1\nstep 2\n"
-    assert tide.stub.calls[-1] == ("logs", "17", 1, False, 5)
+    assert tide.stub.calls[-1] == ("logs", "17", 1, False, 5, 0)
+    assert tide("logs", "17", "--attempt", "2").code == 0 and tide.stub.calls[-1][-1] == 2
+
+
+def test_logs_of_a_job_with_several_ranks(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = tide("logs", "17")
+    assert "rank 0 of 4; --all-ranks shows all of them" in said.err and said.out == "step 1\nstep 2\n"
+    assert not tide("logs", "17", "--rank", "0").err
+    assert "rank 0 of 3" in tide("run", "-g", "3", "--follow", "--", "true").err
+    assert "rank" not in tide("run", "--follow", "--", "true").err
+    tide.stub.output = (b"[rank 0] a\n[rank 11] [rank 3] b\n",)
+    said = tide("logs", "17", "--all-ranks", "-f")
+    assert said.out.encode() == tide.stub.output[0] and not said.err
+    assert tide.stub.calls[-1] == ("logs", "17", None, True, None, 0)
+    monkeypatch.setattr("tidewright.cli.output.colourful", lambda: True)
+    coloured = tide("logs", "17", "--all-ranks").out
+    assert coloured == "\x1b[36m[rank 0]\x1b[0m a\n\x1b[32m[rank 11]\x1b[0m [rank 3] b\n".replace("32m", "35m")
+    both = tide("logs", "17", "--all-ranks", "--rank", "1")
+    assert both.code == 2 and "exclude each other" in both.err
 
 
 # -- submission -------------------------------------------------------------------------------------------------------
@@ -392,8 +410,7 @@ def test_the_completion_completes(capsys: pytest.CaptureFixture[str], monkeypatc
 
     for name, value in (("_TIDE_COMPLETE", "bash_complete"), ("COMP_WORDS", "tide su"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        run([])
+    assert run([]) == 0
     assert capsys.readouterr().out.split() == ["plain,submit", "plain,suspend"]
 
 

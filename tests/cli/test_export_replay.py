@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,11 +47,39 @@ def _replayed(tide: Real, *arguments: str) -> tuple[list[dict[str, Any]], str]:
     return json.loads(body), text
 
 
+def _redacted_is_the_same(tide: Real, hidden: Path) -> None:
+    redacted = hidden.with_name("redacted.ndjson")
+    tide("journal", "export", "--redact", str(redacted))
+    assert redacted.stat().st_mode & 0o777 == 0o600 and not list(hidden.parent.glob(".*.part"))
+    words = [
+        "long",
+        "zoologists",
+        "sleep",
+        "API_TOKEN",
+        tide.state.parent.name,
+        getpass.getuser(),
+        socket.gethostname(),
+    ]
+    plain, text = hidden.read_text(), redacted.read_text()
+    assert [word for word in words if f'"{word}' in plain or f"/{word}" in plain], "the search below can find something"
+    assert not [word for word in words if re.search(rf'["/]{re.escape(word)}\b', text)]
+    both = [_replayed(tide, str(path), "-p", "sla,fifo,las") for path in (hidden, redacted)]
+    for results, _ in both:
+        for result in results:
+            del result["trace"]  # it has the file's name
+    assert both[0][0] == both[1][0]
+    assert [line for line in both[0][1].splitlines() if line.startswith("note")] == [
+        line for line in both[1][1].splitlines() if line.startswith("note")
+    ]
+    refused = tide("journal", "export", "--redact", "--with-environment", code=2)
+    assert "exclude each other" in refused
+
+
 def test_a_real_directory_and_its_export_replay(tide: Real) -> None:
     tide("up", "--slots", "2")
     # Long enough that its start and its end are two steps of the controller: else it has run for no time.
     tide("run", "--wait", "--", "sh", "-c", 'test "$API_TOKEN" && sleep 0.3')
-    tide("run", "--name", "long", "--", "sleep", "300")
+    tide("run", "--name", "long", "--team", "zoologists", "--sla", "premium", "--", "sleep", "300")
     tide("run", "--name", "cancelled", "--after", "afterok:2", "--", "true")
     tide("cancel", "cancelled")
     tide("run", "--wait", "--", "sleep", "0.3")
@@ -59,8 +90,10 @@ def test_a_real_directory_and_its_export_replay(tide: Real) -> None:
     what_if = json.loads(tide("whatif", "--add", "2xcpu", "--since", "1h", "-o", "json").partition("\nnote:")[0])
     assert [what_if[which]["devices"] for which in ("before", "after")] == [2, 4] and what_if["recorded"]["jobs"] == 2
     hidden, plain = tide.state.parent / "hidden.ndjson", tide.state.parent / "plain.ndjson"
-    hidden.write_text(tide("export"))
-    plain.write_text(tide("export", "--with-environment"))
+    tide("journal", "export", str(hidden))
+    former = tide("export", "--with-environment")
+    assert former.endswith("tide export is now called tide journal export\n")
+    plain.write_text(former.partition("tide export is")[0])
     assert SECRET in plain.read_text(), "the search below can find something"
     outputs = [hidden.read_text(), text, tide("doctor"), tide("ps", "--all", "-o", "json")]
     outputs += [tide("show", "1", "-o", "json"), tide("show", "long"), tide("why", "long")]
@@ -69,6 +102,7 @@ def test_a_real_directory_and_its_export_replay(tide: Real) -> None:
     assert "API_TOKEN" in hidden.read_text(), "names stay"
     for path in (hidden, plain):
         assert _replayed(tide, str(path), "-p", "srtf")[0][0]["jobs"] == 3
+    _redacted_is_the_same(tide, hidden)
     tide("down")
     (tide.state / "config.yaml").write_text("engine:\n  shield: 7s\n")
     tide("up")

@@ -12,7 +12,7 @@ from tidewright.base.units import HOUR, MINUTE
 from tidewright.cli.jobs import selection as choosing
 from tidewright.model.job import JobSpec
 from tidewright.model.spec_changes import SpecChanges
-from tidewright.wire.job_changes import BulkReply, RefusedJob, Selection, UserSelection
+from tidewright.wire.calls.job_changes import BulkReply, RefusedJob, Selection, UserSelection
 
 from .stub import Terminal, running
 

@@ -41,7 +41,7 @@ def a_run(preemptions: int = 1, **fields: object) -> demo_view.Run:
     program = demo_view.Program("ddp", "standard", "train_ddp.py", 0, 1.0, ranks=2, hash="aa")
     lines = [
         StoryLine(at=at, what=what, why="")
-        for at, what in ((1, "SUSPENDING"), (400_001, "SUSPENDED"), (9_400_001, "RUNNING"))
+        for at, what in ((1, "suspending"), (400_001, "suspended"), (9_400_001, "running"))
     ]
     job = JobView(
         id=1, name="ddp", state="completed", tier="standard", preemptions=preemptions, exit_code=0, story=tuple(lines)

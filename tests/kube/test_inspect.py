@@ -88,3 +88,22 @@ def test_what_cannot_be_read_is_told() -> None:
             placed("a", "n1", 0, 6) | {"spec": pod("a", "-3", node="n1")["spec"], "metadata": pod("a")["metadata"]}
         ).odd[0]
     )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_on_a_narrow_terminal_the_columns_follow_in_several_tables(width: int) -> None:
+    name = "gpu-node-of-a-very-long-name-in-europe-west4-a.internal"
+    nodes = [addressed(name, "10.0.0.1", count=8, mem=128), addressed("n2", "10.0.0.2", count=8, mem=128)]
+    found = Inspection.of(nodes, [])
+    for table in (summary, details):
+        whole = table(found)
+        narrow = table(found, width=width)
+        assert max(map(len, whole.splitlines())) > 80 and table(found, width=1_000) == whole
+        assert all(
+            len(line.rstrip()) <= width or line.startswith(("NAME:", "Allocated/")) for line in narrow.splitlines()
+        )
+        for column in ("GPU0", "GPU7"):
+            assert narrow.count(f"{column}(") == whole.count(f"{column}(")
+    heads = [line for line in summary(found, width=80).splitlines() if line.startswith("NAME")]
+    assert len(heads) > 1 and summary(found, width=80).count("n2 ") == len(heads)
+    assert "gpu-node-of-a-ve….internal" in summary(found, width=80) and name in summary(found)

@@ -18,6 +18,7 @@ from tests.ports import free_port
 from tidewright.base.errors import Conflict, NotFound, UsageError
 from tidewright.base.units import SECOND
 from tidewright.model.job import ArrayMember, JobSpec
+from tidewright.model.notify import Notify
 from tidewright.policy.registry import make
 from tidewright.wire import api
 from tidewright.wire.openapi import ROUTES, document
@@ -45,7 +46,7 @@ def test_a_job_runs_and_its_exit_code_comes_back(running) -> None:  # type: igno
         done = client.wait(reply.ids[0], timeout=10)
         assert (done.final, done.exit_code, done.state) == (True, 0, "completed")
         view = client.job("hello")
-        assert view.id == reply.ids[0] and view.spec is not None and view.story[0].what == "SUBMITTED"
+        assert view.id == reply.ids[0] and view.spec is not None and view.story[0].what == "submitted"
         assert view.spec.env == {"SECRET": "…"}
         assert [job.id for job in client.jobs(all=True).jobs] == [view.id]
         assert client.jobs().jobs == ()
@@ -246,6 +247,35 @@ def test_logs_survive_attempts_and_follow_to_the_end(running) -> None:  # type: 
         assert b"".join(got) == b"one\ntwo\nthree\n"
         with pytest.raises(NotFound, match="no rank 7"):
             list(client.logs(job, rank=7))
+        assert b"".join(client.logs(job, attempt=1)) == b"one\ntwo\n", "of a job that has ended"
+        assert b"".join(client.logs(job, attempt=2)) == b"three\n"
+        with pytest.raises(NotFound, match="has had 2 attempts"):
+            list(client.logs(job, attempt=3))
+
+
+def test_logs_of_all_ranks(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as server, server.client() as client:
+        (job,) = client.submit([_spec("gang", ranks=3, devices=1, min_devices=1)]).ids
+        _until(client, job, "running")
+        folder = server.state / "logs" / str(job)
+        folder.mkdir(parents=True)
+        for rank in range(3):
+            (folder / f"rank{rank}.1.log").write_bytes(b"one\n%d without an end" % rank)
+        lines = [b"[rank %d] %s" % (rank, text) for rank in range(3) for text in (b"one", b"%d without an end" % rank)]
+        assert b"".join(client.logs(job, rank=None)).splitlines() == lines, "rank after rank"
+        assert b"".join(client.logs(job, rank=None, tail=1)).splitlines() == lines[1::2]
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.extend(server.client().logs(job, rank=None, follow=True)))
+        reader.start()
+        for rank in range(3):
+            with (folder / f"rank{rank}.1.log").open("ab") as log:
+                log.write(b", now with one\n")
+        server.soon(lambda: fabric.finish((job, 1), 0))
+        reader.join(10)
+        assert sorted(b"".join(got).splitlines()) == sorted(
+            line + b", now with one" * line.endswith(b"end") for line in lines
+        )
 
 
 def _raw(state: Path, request: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -290,7 +320,7 @@ def test_unknown_addresses_and_queries(running) -> None:  # type: ignore[no-unty
     with running() as server, server.client() as client:
         assert _raw(server.state, b"GET /v2/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 404
         assert _raw(server.state, b"DELETE /v1/jobs HTTP/1.1\r\nhost: x\r\n\r\n")[0] == 405
-        with pytest.raises(UsageError, match="not a state"):
+        with pytest.raises(UsageError, match="is not one of held"):
             client.jobs(state="asleep")
         with pytest.raises(UsageError, match="not one of"):
             client.usage("colour")
@@ -300,7 +330,7 @@ def test_unknown_addresses_and_queries(running) -> None:  # type: ignore[no-unty
 
 def test_every_route_answers_with_the_schema(running) -> None:  # type: ignore[no-untyped-def]
     with running() as server, server.client() as client:
-        client.submit([_spec("one")])
+        client.submit([msgspec.structs.replace(_spec("one"), notify=Notify(("end",), ("ann",)))])
         for route in ROUTES:
             if route.method != "GET" or route.name == "events":
                 continue

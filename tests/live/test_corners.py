@@ -302,3 +302,19 @@ def test_the_last_lines_are_found_whatever_they_look_like(data: bytes, lines: in
         file.flush()
         expected = _tail_slowly(data, lines, 7) if data else 0
         assert logs._line_start(Path(file.name), len(data), lines, None) == expected
+
+
+@given(st.lists(st.binary(max_size=6)))
+def test_lines_of_a_rank_are_whole_however_its_output_is_cut(chunks: list[bytes]) -> None:
+    lines = logs.RankLines(2)
+    got = b"".join(map(lines.take, chunks)) + lines.rest()
+    whole = b"".join(chunks)
+    expected = (whole if whole.endswith(b"\n") or not whole else whole + b"\n").split(b"\n")[:-1]
+    assert got == b"".join(b"[rank 2] " + line.rstrip(b"\r").rpartition(b"\r")[2] + b"\n" for line in expected)
+
+
+def test_a_rank_without_line_feeds_is_held_in_little_memory() -> None:
+    lines = logs.RankLines(0)
+    assert not lines.take(b"\r99%" * logs.LONGEST_LINE) and len(lines._left) < 10, "of a progress bar, its last form"
+    got = lines.take(b"x" * 3 * logs.LONGEST_LINE)
+    assert got.startswith(b"[rank 0] 99%xxx") and not lines._left

@@ -19,8 +19,8 @@ from tidewright.model.spec_changes import SpecChanges
 from tidewright.plan.explain import Change, Explanation
 from tidewright.plan.reasons import Reason
 from tidewright.wire.api import JobView
+from tidewright.wire.calls.job_changes import Selection, UserSelection
 from tidewright.wire.client import Client
-from tidewright.wire.job_changes import Selection, UserSelection
 
 from .fakes import FakeFabric
 from .harness import Running
@@ -43,7 +43,7 @@ def test_a_change_is_seen_everywhere_and_says_who_made_it(running) -> None:  # t
         assert view.spec is not None and view.spec.max_duration_us == 2 * HOUR
         assert [row.tier for row in client.jobs().jobs] == ["premium"]
         line = view.story[-1]
-        assert line.what == "CHANGED" and line.why == (
+        assert line.what == "changed" and line.why == (
             f"changed by {ME}: name from old to new, tier from standard to premium, time limit from none to 2h00m"
         )
         with pytest.raises(UsageError, match="nothing to change"):

@@ -24,8 +24,8 @@ from tidewright.notify.news import (
 )
 from tidewright.wire.answers import EtaView
 from tidewright.wire.api import JobView
+from tidewright.wire.calls.notify import NotifyReply
 from tidewright.wire.job_parts import TimeInterval
-from tidewright.wire.notify import NotifyReply
 
 T0 = 1_700_000_000 * SECOND
 

@@ -180,7 +180,7 @@ class Pool:
         """Whether there is an image that was not there. Raises Refused when none could be made, Ended when the job has
         ended."""
         view = self.view(before.id)
-        if failed := [line.why for line in view.story[len(before.story) :] if line.what == "IMAGE"]:
+        if failed := [line.why for line in view.story[len(before.story) :] if line.what == "image"]:
             raise Refused(failed[0])
         if view.state in FINAL:
             raise Ended

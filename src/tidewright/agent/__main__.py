@@ -12,6 +12,7 @@ from ..base.errors import TideError
 from ..base.units import parse_bytes
 from .main import AgentSettings, run_agent
 from .processes.log_cap import LIMIT_BYTES
+from .processes.rank_spec import controller_variables
 
 
 def node_name() -> str:
@@ -46,6 +47,11 @@ def main() -> int:
     parser.add_argument("--address", default="127.0.0.1", help="where other nodes reach this one (default: loopback)")
     parser.add_argument("--token-file", type=Path, help="secret shared by the agents of a cluster (default: its own)")
     parser.add_argument("--socket", type=Path, help="where to listen for the controller (default: STATE/agent.sock)")
+    parser.add_argument(
+        "--controller", default="", help="which controller ranks' own tide commands reach: DIR, or a URL"
+    )
+    parser.add_argument("--controller-token", default="", help="file with the token for a URL, which jobs may read")
+    parser.add_argument("--controller-ca", default="", help="certificates that an https URL is verified by")
     parser.add_argument("--images", default="", help="URL that images are copied to, e.g. s3://bucket/images")
     parser.add_argument("--quota", type=size, default=0, help="most bytes of images kept here (default: no limit)")
     parser.add_argument(
@@ -61,6 +67,7 @@ def main() -> int:
         address=given.address,
         token_file=given.token_file,
         socket=given.socket,
+        controller=controller_variables(given.controller, given.controller_token, given.controller_ca),
         remote=given.images,
         quota_bytes=given.quota,
         log_limit=given.log_limit,

@@ -9,8 +9,9 @@ import logging
 import logging.handlers
 import os
 import signal
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,6 +103,8 @@ class AgentSettings:
     token_file: Path | None = None
     socket: Path | None = None
     """Where it listens for its controller, if not in its state directory."""
+    controller: Mapping[str, str] = field(default_factory=dict)
+    """Variables by which ranks' own ``tide`` reaches the controller."""
     remote: str = ""
     """URL where images are copied to; empty: nowhere."""
     quota_bytes: int = 0
@@ -121,7 +124,9 @@ class Agent:
         self._node = self._node_services.node
         freezer = detect()
         self._limits = limits.detect(freezer)
-        node_context = NodeContext(layout, backend, freezer, self._node.full, self._limits, open_files)
+        node_context = NodeContext(
+            layout, backend, freezer, self._node.full, self._limits, open_files, settings.controller
+        )
         drivers = standard_drivers(self._node.name)
         self._supervisor = Supervisor(
             node_context, drivers, self._publish, log_cap=LogCap(settings.log_limit), boot=incarnation()

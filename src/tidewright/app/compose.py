@@ -123,6 +123,7 @@ def _host(settings: DaemonSettings, host: Host) -> LocalAgent:
 
 def _argv(settings: DaemonSettings, state: Path, slots: int) -> list[str]:
     argv = [sys.executable, "-m", "tidewright.agent", "--state", str(state), "--backend", settings.backend]
+    argv += ["--controller", str(settings.state)]
     if slots:
         argv += ["--slots", str(slots)]
     if settings.images:

@@ -30,7 +30,7 @@ from ..sim.costs import Costs, RecordedCost, recorded_cost
 from ..sim.trace import Trace
 from .recorded_trace import RecordedJob, RecordedJobs, in_order, trace_of
 
-_REMEDY = "give a state directory, its journal.db, or the output of tide export"
+_REMEDY = "give a state directory, its journal.db, or the output of tide journal export"
 
 
 class Head(msgspec.Struct, frozen=True):

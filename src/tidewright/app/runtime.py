@@ -21,6 +21,7 @@ from ..runtime.padding.calibration import ModelToMeasure, measure, measure_gpu
 from ..runtime.padding.slowdown import SlowdownTable, dump_table
 from ..runtime.transport.messages import GetStats, ModelSource, Shutdown
 from ..runtime.transport.tensors import ITEM_BYTES, TensorSpec
+from .completion import runtime_names as runtime_names
 
 _MOST_PATH = 107
 """Bytes of a unix socket's path (unix(7), sun_path)."""
@@ -50,11 +51,6 @@ def daemon_command(state: Path, name: str, options: Sequence[str]) -> tuple[str,
     return (sys.executable, "-m", "tidewright.runtime.daemon", "--socket", str(socket), *options)
 
 
-def names(state: Path) -> list[str]:
-    """Runtimes that have a socket here, whether or not they answer."""
-    return sorted(path.parent.name for path in (state / "runtimes").glob("*/socket"))
-
-
 def stats(state: Path, name: str) -> dict[str, Any]:
     """What a runtime has done. Raises NotFound where it does not answer."""
     with _connected(state, name) as connection:
@@ -74,7 +70,7 @@ class ClientWatch:
         """One entry for each client, ``runtime`` and ``preemptions_per_s`` among its facts: since the last look, or since it
         connected."""
         found = []
-        for name in names(self._state):
+        for name in runtime_names(self._state):
             with contextlib.suppress(NotFound, Unreachable):
                 answer = stats(self._state, name)
                 for client in answer["clients"]:
@@ -239,7 +235,7 @@ __all__ = [
     "daemon_command",
     "dump_table",
     "inspect",
-    "names",
+    "runtime_names",
     "parse_input",
     "shut_down",
     "socket_of",

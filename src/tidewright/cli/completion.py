@@ -19,11 +19,11 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import BashComplete, get_completion_class
 
-    from .shell import tide
+    from .shell import COMPLETING, tide
 
     kind = get_completion_class(shell)
     assert kind is not None
     if issubclass(kind, BashComplete):
         # click asks the installed bash for its version before printing; any bash of this decade will do.
         kind = type("Bash", (kind,), {"_check_version": staticmethod(lambda: None)})
-    click.echo(kind(tide, {}, "tide", "_TIDE_COMPLETE").source())
+    click.echo(kind(tide, {}, "tide", COMPLETING).source())

@@ -16,24 +16,26 @@ from .session import Session, pass_session
 from .types import DEVICES, MEMORY
 
 CLIENTS: list[Column[dict[str, Any]]] = [
-    Column("CLIENT", lambda row: row["name"]),
+    Column("CLIENT", lambda row: row["name"], least=10, tail=True),
     Column("CLASS", lambda row: row["class"]),
-    Column("PID", lambda row: str(row["pid"]), right=True),
-    Column("WEIGHT", lambda row: str(row["weight"]) if row["class"] == "be" else "-", right=True),
-    Column("STREAM", lambda row: "broken" if row["broken"] else row["stream"] or "-"),
+    Column("PID", lambda row: str(row["pid"]), right=True, leave=5),
+    Column("WEIGHT", lambda row: str(row["weight"]) if row["class"] == "be" else "-", right=True, leave=7),
+    Column("STREAM", lambda row: "broken" if row["broken"] else row["stream"] or "-", leave=6),
     Column("WAITING", lambda row: str(row["outstanding"]), right=True),
     Column("DONE", lambda row: str(row["done"]), right=True),
-    Column("FAILED", lambda row: str(row["failed"]), right=True),
-    Column("PREEMPTED", lambda row: str(row["preemptions"]), right=True),
-    Column("DEVICE", lambda row: f"{row['device_s']:.1f}s" if row["device_s"] is not None else "-", right=True),
-    Column("MEMORY", lambda row: format_bytes(sum(model["bytes"] for model in row["models"])), right=True),
-    Column("MODELS", lambda row: ",".join(model["name"] for model in row["models"]) or "-"),
+    Column("FAILED", lambda row: str(row["failed"]), right=True, leave=2),
+    Column("PREEMPTED", lambda row: str(row["preemptions"]), right=True, leave=1),
+    Column(
+        "DEVICE", lambda row: f"{row['device_s']:.1f}s" if row["device_s"] is not None else "-", right=True, leave=3
+    ),
+    Column("MEMORY", lambda row: format_bytes(sum(model["bytes"] for model in row["models"])), right=True, leave=4),
+    Column("MODELS", lambda row: ",".join(model["name"] for model in row["models"]) or "-", least=8),
 ]
 RUNTIMES: list[Column[dict[str, Any]]] = [
-    Column("NAME", lambda row: row["name"]),
+    Column("NAME", lambda row: row["name"], least=10, tail=True),
     Column("STATE", lambda row: row["state"]),
-    Column("DEVICE", lambda row: row.get("device", "-")),
-    Column("STOP", lambda row: row.get("stop", "-")),
+    Column("DEVICE", lambda row: row.get("device", "-"), least=10, leave=1),
+    Column("STOP", lambda row: row.get("stop", "-"), leave=2),
     Column("CLIENTS", lambda row: str(len(row.get("clients", ()))), right=True),
     Column("PREEMPTIONS/S", lambda row: f"{row['preemptions_per_s']:.1f}" if "clients" in row else "-", right=True),
 ]
@@ -149,7 +151,7 @@ def ls(session: Session, output: str, headers: bool) -> None:
     from ..app import runtime
 
     rows = []
-    for name in runtime.names(session.state):
+    for name in runtime.runtime_names(session.state):
         try:
             rows.append({"name": name, "state": "up", **runtime.stats(session.state, name)})
         except NotFound:
@@ -168,18 +170,22 @@ def top(session: Session, name: str, once: bool, output: str) -> None:
     """Clients of runtime NAME, their class, what they have done and how often they were preempted."""
     from ..app import runtime
 
-    def text() -> str:
-        found = runtime.stats(session.state, name)
-        return f"{summary(name, found)}\n\n{out.plain_table(found['clients'], CLIENTS)}"
-
     if output == "json":
         out.print_json(runtime.stats(session.state, name))
     elif once or not out.colourful():
-        out.echo(text())
+        found = runtime.stats(session.state, name)
+        out.echo(f"{summary(name, found)}\n")
+        out.print_table(found["clients"], CLIENTS)
     else:
+        from rich.text import Text
+
         from .watching import repeat
 
-        repeat(text)
+        def view() -> Text:
+            found = runtime.stats(session.state, name)
+            return Text.from_ansi(f"{summary(name, found)}\n\n{out.table_text(found['clients'], CLIENTS)}")
+
+        repeat(view)
 
 
 @command.command("calibrate", short_help="Measure which models may run beside each other.")

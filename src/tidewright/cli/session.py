@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,17 +27,21 @@ class Session:
 
     @staticmethod
     def of(state: str | None, url: str | None, token_file: str | None, ca: str | None = None) -> Session:
-        """From the options of the command line; ``state`` falls back to TIDE_STATE and the XDG default."""
+        """From the options of the command line; without ``state`` and ``url``, TIDE_URL with TIDE_TOKEN_FILE, else TIDE_STATE,
+        else the XDG default."""
         from ..wire.client import default_state
 
+        if not state and not url:
+            url, token_file = os.environ.get("TIDE_URL") or None, token_file or os.environ.get("TIDE_TOKEN_FILE")
         folder = Path(state).expanduser().absolute() if state else default_state().absolute()
         return Session(folder, url, Path(token_file) if token_file else None, ca)
 
-    def client(self) -> Client:
-        """A client of the session's controller. Raises NotFound when the token file is missing."""
+    def client(self, timeout: float = 30.0) -> Client:
+        """A client of the session's controller, which waits so many seconds for an answer. Raises NotFound when the token file
+        is missing."""
         from ..wire.client import Client
 
-        return Client(self.state, url=self.url, token=self._token(), ca=self.ca)
+        return Client(self.state, url=self.url, token=self._token(), ca=self.ca, timeout=timeout)
 
     def _token(self) -> str | None:
         if self.url is None:

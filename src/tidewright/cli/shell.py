@@ -68,7 +68,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "replay": "Run a recorded journal again under another policy.",
         "pack": "Fill nodes with pods by several placement scores.",
         "whatif": "Your own jobs on another pool, or under another policy.",
-        "export": "Write the journal out, for tide replay elsewhere.",
+        "journal": "Write the journal out, redacted if wanted, for tide replay elsewhere.",
     },
     "Other": {
         "completion": "Print the completion script of a shell.",
@@ -80,6 +80,12 @@ SUMMARY = {name: text for section in SECTIONS.values() for name, text in section
 _PACKAGES = {"Jobs": ".jobs", "Pool": ".pool", "Services": ".serve", "Kubernetes": ".kube"}
 """Section to the sub-package of its commands; those of other sections lie in this one."""
 _MODULES = {name: f"{_PACKAGES.get(section, '')}.{name}" for section, names in SECTIONS.items() for name in names}
+
+
+FORMER_EXPORT = "export"
+"""What ``tide journal export`` was called; it works still, and says so."""
+COMPLETING = "_TIDE_COMPLETE"
+"""Set by the completion of a shell, which asks what may come next."""
 
 
 class PipeBroke(Exception):
@@ -109,15 +115,23 @@ class LazyGroup(click.Group):
         return list(SUMMARY)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == FORMER_EXPORT:
+            from .journal import former
+
+            return former
         if cmd_name not in SUMMARY:
             return None
         command: click.Command = import_module(__package__ + _MODULES[cmd_name]).command
+        if COMPLETING in os.environ:
+            from .complete import offer
+
+            offer(command, cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in SUMMARY and not args[0].startswith("-"):
+        if args and args[0] not in (*SUMMARY, FORMER_EXPORT) and not args[0].startswith("-"):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], SUMMARY, n=1)
@@ -136,8 +150,14 @@ class LazyGroup(click.Group):
     "--state", metavar="DIR", help="State directory. Default: $TIDE_STATE, else ~/.local/state/tidewright.",
     type=click.Path(file_okay=False),
 )  # fmt: skip
-@click.option("--url", metavar="URL", help="Controller to speak to over TCP, e.g. http://127.0.0.1:7700.")
-@click.option("--token-file", metavar="FILE", help="Holds the token for --url. Default: DIR/token.")
+@click.option(
+    "--url", metavar="URL", help="Controller to speak to over TCP, e.g. http://127.0.0.1:7700. Default: $TIDE_URL."
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="Holds the token for --url. Default: $TIDE_TOKEN_FILE for $TIDE_URL, else DIR/token.",
+)
 @click.option(
     "--tls-ca", metavar="FILE", help="Verifies an https URL by these certificates. Default: $TIDE_CA, the system's."
 )
@@ -154,6 +174,10 @@ def tide(ctx: click.Context, state: str | None, url: str | None, token_file: str
 
 def run(arguments: list[str] | None = None, session: Session | None = None) -> int:
     """Run ``tide`` and return its exit code; messages are on stderr."""
+    if COMPLETING in os.environ:
+        from .complete import complete
+
+        return complete(tide)
     try:
         return _answer(arguments, session)
     except (BrokenPipeError, PipeBroke) as error:

@@ -95,10 +95,9 @@ def last_output(job: JobView) -> str:
     return "\n".join([f"last output{of}", *(f"  {line}" for line in job.failure.lines)])
 
 
-def story(lines: tuple[StoryLine, ...]) -> str:
-    """One line per entry: when, what (a state is written as in ``tide ps``), why."""
-    width = max((len(line.what) for line in lines), default=0)
-    return "\n".join(f"{at(line.at)}  {line.what.lower():<{width}}  {line.why}".rstrip() for line in lines)
+def story(lines: tuple[StoryLine, ...]) -> list[tuple[str, str]]:
+    """For a list of facts: when and what (a state is written as in ``tide ps``), and why."""
+    return [(f"{at(line.at)}  {line.what}", line.why) for line in lines]
 
 
 def interval(times: TimeInterval | None, now: int) -> str:

@@ -135,7 +135,7 @@ class Book(ImageCatalog):
     def format_history(self, job: int) -> str:
         """The job's history, one line each, times in seconds."""
         lines = self.jobs[job].history
-        return "\n".join(f"  {at / 1e6:>14.3f}s {label:<11} {render(why)}" for at, label, why in lines)
+        return "\n".join(f"  {at / 1e6:>14.3f}s {label.lower():<11} {render(why)}" for at, label, why in lines)
 
     def usual_level(self, spec: JobSpec) -> int:
         """How a job can be made to yield where not every node takes full images (model.job.Level)."""

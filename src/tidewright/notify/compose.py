@@ -9,7 +9,7 @@ import msgspec
 
 from ..base.units import format_duration
 from ..wire.api import NO_EXIT_CODE, JobView
-from ..wire.notify import NotifyReply
+from ..wire.calls.notify import NotifyReply
 from .news import headline
 from .outbox import Notification, new_id
 

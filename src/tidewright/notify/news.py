@@ -11,7 +11,7 @@ from ..base.units import MINUTE
 from ..model.notify import ARRAY_TASKS
 from ..wire.answers import EtaView
 from ..wire.api import FINAL_STATES, JobView
-from ..wire.notify import NotifyReply
+from ..wire.calls.notify import NotifyReply
 
 BELOW_US = MINUTE
 """A job whose delivered fraction has been below its promise for so long is in breach of it; one that ended sooner is not."""

@@ -15,7 +15,7 @@ from ..model.job import (
 )
 from ..model.launchable import MAX_PATH, MAX_STRING, MAX_WORD
 from . import api
-from .job_changes import MOST_AT_ONCE
+from .calls.job_changes import MOST_AT_ONCE
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._\[\]-]{0,127}$"
 _TIME = {"minimum": 0, "maximum": LONGEST_US}

@@ -22,11 +22,12 @@ from ..base.errors import Busy, Conflict, DiskFull, NotFound, TideError, Unreach
 from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
+from .calls.completion import WordCalls
+from .calls.job_changes import JobChangeCalls
+from .calls.job_refs import ArrayCalls, job_path, with_query
+from .calls.job_refs import Ref as Ref
+from .calls.notify import NotifyCalls
 from .holder import CONTROLLER_LOCK, held, holder
-from .job_changes import JobChangeCalls
-from .job_refs import ArrayCalls, job_path, with_query
-from .job_refs import Ref as Ref
-from .notify import NotifyReply
 from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
 
@@ -56,7 +57,7 @@ class _UnixConnection(http.client.HTTPConnection):
         refuse_stranger(self.sock, self._path)
 
 
-class Client(ServiceCalls, ArrayCalls, JobChangeCalls):
+class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
     """Speaks to one controller: ``Client()`` to the default state directory's, ``Client(url=…, token=…)`` over TCP.
 
     ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.
@@ -75,7 +76,7 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls):
         self._ca = str(ca or os.environ.get("TIDE_CA") or "")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._kept: http.client.HTTPConnection | None = None
-        self._socket_wait_s = 3.0
+        self._socket_wait_s = min(3.0, timeout)
         """Seconds to wait, in all, for a socket that is missing while its controller runs."""
 
     def __enter__(self) -> Client:
@@ -137,10 +138,6 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls):
         """When a job starts and ends, with intervals that hold eight of ten futures."""
         return self._ask("GET", job_path(ref, "/eta"), api.EtaView)
 
-    def notify(self, ref: Ref) -> NotifyReply:
-        """Whom a job notifies of what; over the unix socket only. Raises NotFound for one that notifies of nothing."""
-        return self._ask("GET", job_path(ref, "/notify"), NotifyReply)
-
     def suspend(self, ref: Ref, until_us: int = 0) -> api.ActionReply:
         """Suspend a job, so that it releases its devices, until ``resume`` or an absolute time."""
         body = api.SuspendRequest(until_us=until_us, op_id=new_op_id())
@@ -177,10 +174,13 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls):
             if reply.final or (until is not None and time.monotonic() >= until):
                 return reply
 
-    def logs(self, ref: Ref, rank: int = 0, follow: bool = False, tail: int | None = None) -> Iterator[bytes]:
-        """A rank's output over all its attempts; ``tail`` starts that many lines before the end, ``follow`` goes on
-        until the job has ended."""
-        query = {"rank": rank, "follow": int(follow) or None, "tail": tail}
+    def logs(
+        self, ref: Ref, rank: int | None = 0, follow: bool = False, tail: int | None = None, attempt: int = 0
+    ) -> Iterator[bytes]:
+        """A rank's output over all its attempts, or of one; ``tail`` starts that many lines before the end, ``follow`` goes on
+        until the job has ended. ``rank`` None: every rank's, as lines that begin with ``[rank N]``."""
+        whose = {"all_ranks": 1} if rank is None else {"rank": rank}
+        query = {**whose, "follow": int(follow) or None, "tail": tail, "attempt": attempt or None}
         with self._stream(job_path(ref, "/logs"), query) as answer:
             while chunk := answer.read1(65536):
                 yield chunk
@@ -236,9 +236,13 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls):
         """The controller itself."""
         return self._ask("GET", "/v1/info", api.Info)
 
-    def journal(self, with_environment: bool = False) -> Iterator[bytes]:
-        """The journal as newline-delimited JSON records, for ``tide replay``; the values of jobs' environments on demand."""
-        with self._stream("/v1/journal", {"environment": 1} if with_environment else {}) as answer:
+    def journal(self, with_environment: bool = False, redact: bool = False) -> Iterator[bytes]:
+        """The journal as newline-delimited JSON records, for ``tide replay``; the values of jobs' environments on demand.
+
+        ``redact``: with pseudonyms for every word of users; it replays to the same result.
+        """
+        asked = {"environment": int(with_environment) or None, "redact": int(redact) or None}
+        with self._stream("/v1/journal", asked) as answer:
             while chunk := answer.read1(65536):
                 yield chunk
 

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from . import api
 from .bounds import QUERIES, bound
-from .job_changes import BulkReply, BulkRequest, RequeueRequest, Selection, UpdateRequest
-from .notify import NotifyReply
+from .calls.completion import WORD_KINDS, WordList
+from .calls.job_changes import BulkReply, BulkRequest, RequeueRequest, Selection, UpdateRequest
+from .calls.notify import NotifyReply
 from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceImageRequest, ServiceList
 
 
@@ -128,11 +129,13 @@ _ROUTES: tuple[Route, ...] = (
         body=BulkRequest, answer=BulkReply,
     ),
     Route(
-        name="logs", method="GET", path=_JOB + "/logs", text="Output of one rank over all attempts",
+        name="logs", method="GET", path=_JOB + "/logs", text="Output of one rank, or of all, over all attempts",
         media="application/octet-stream",
         query=(
             Param("rank", "which rank", "integer"), Param("follow", "1: until the job has ended", "integer"),
             Param("tail", "start so many lines before the end", "integer"),
+            Param("attempt", "of this attempt only", "integer"),
+            Param("all_ranks", "1: every rank's, as lines that begin with [rank N]", "integer"),
         ),
     ),
     Route(
@@ -147,6 +150,10 @@ _ROUTES: tuple[Route, ...] = (
     Route(
         name="undrain", method="POST", path="/v1/nodes/{name}/undrain", text="Let new work onto a node",
         body=api.ActionRequest, body_required=False, answer=api.ActionReply,
+    ),
+    Route(
+        name="words", method="GET", path="/v1/words", text="What begins with a prefix, for the completion of shells",
+        answer=WordList, query=(Param("of", ", ".join(WORD_KINDS)), Param("prefix", "what the words begin with")),
     ),
     Route(
         name="usage", method="GET", path="/v1/usage", text="GPU-seconds held and delivered", answer=api.UsageReply,
@@ -189,7 +196,10 @@ _ROUTES: tuple[Route, ...] = (
     Route(
         name="journal", method="GET", path="/v1/journal", media="application/x-ndjson",
         text="The journal: a header line, then one record per turn; without the values of jobs' environments",
-        query=(Param("environment", "1: with the values of jobs' environments, secrets among them", "integer"),),
+        query=(
+            Param("environment", "1: with the values of jobs' environments, secrets among them", "integer"),
+            Param("redact", "1: with pseudonyms for every word of users", "integer"),
+        ),
     ),
     Route(
         name="shutdown", method="POST", path="/v1/shutdown", text="Stop controller and agent; jobs run on",

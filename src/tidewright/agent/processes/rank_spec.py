@@ -6,7 +6,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ...model.job import Level
 from ...wire.agent import LaunchArgs, RankSeat
 from ..layout import AgentLayout, workdir
 from ..machine.validate import check
-from .accounts import account_of, slots_of
+from .accounts import Account, account_of, slots_of
 from .batch_tasks import TaskSeat, task_variables
 from .rank import Spec
 
@@ -42,6 +42,16 @@ class NodeContext:
     limits: HostLimits = NO_LIMITS
     open_files: int = 0
     """Soft limit of open files of ranks; 0: the agent's own."""
+    controller: Mapping[str, str] = field(default_factory=dict)
+    """Variables by which a rank's own ``tide`` reaches the controller (``controller_variables``)."""
+
+
+def controller_variables(where: str, token_file: str = "", ca: str = "") -> dict[str, str]:
+    """What a rank's ``tide`` finds its controller by: a state directory of this machine, or a URL with its token's file."""
+    if "://" not in where:
+        return {"TIDE_STATE": where} if where else {}
+    files = {"TIDE_TOKEN_FILE": token_file, "TIDE_CA": ca}
+    return {"TIDE_URL": where, **{name: path for name, path in files.items() if path}}
 
 
 def sharers(args: LaunchArgs, seat: RankSeat) -> int:
@@ -118,7 +128,9 @@ def specs(
             env.update(task_variables(env, _task(args, node_context, at, around, bool(inside and inside.full))))
         made[at.rank] = Spec(
             command=args.command,
-            env=_with_share({**env, **(inside.variables(env) if inside else {})}, grant),
+            env=_with_share(
+                {**_reaching(node_context, account), **env, **(inside.variables(env) if inside else {})}, grant
+            ),
             workdir=workdir(args),
             log=path,
             own_log=own,
@@ -138,6 +150,11 @@ def specs(
             restore=restore[at.rank] if restore else None,
         )
     return made
+
+
+def _reaching(node_context: NodeContext, account: Account | None) -> Mapping[str, str]:
+    """How its ``tide`` reaches the controller. A unix socket is for the operator: a rank of another account has none."""
+    return node_context.controller if account is None or "TIDE_URL" in node_context.controller else {}
 
 
 def _with_share(env: dict[str, str], grant: ShareGrant) -> dict[str, str]:

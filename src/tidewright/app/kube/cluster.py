@@ -56,9 +56,10 @@ def read_token(path: Path | None) -> str:
     return token
 
 
-def inspect_cluster(target: ClusterTarget, node: str, form: str) -> tuple[str, tuple[str, ...]]:
+def inspect_cluster(target: ClusterTarget, node: str, form: str, width: int = 0) -> tuple[str, tuple[str, ...]]:
     """The sharing of all GPUs or of those of ``node`` as text, and what was passed over. ``form``: summary, details, wide,
-    wide details, json. The two that are gpushare's ask for nothing that gpushare's did not ask."""
+    wide details, json. The two that are gpushare's ask for nothing that gpushare's did not ask, and are at most ``width``
+    wide, if that is given."""
     health = form in ("wide", "json")
     found = asyncio.run(_inspect(find_cluster(target.kubeconfig, target.context), health))
     if node:
@@ -69,7 +70,7 @@ def inspect_cluster(target: ClusterTarget, node: str, form: str) -> tuple[str, t
         return wide(found, time.time()), found.odd
     if form == "wide details":
         return wide_details(found), found.odd
-    return (details if form == "details" else summary)(found), found.odd
+    return (details(found, width=width) if form == "details" else summary(found, width=width)), found.odd
 
 
 async def _inspect(cluster: Cluster, health: bool) -> Inspection:

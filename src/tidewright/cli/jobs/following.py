@@ -15,7 +15,7 @@ from ...base.units import agreeing, counted
 from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, MemberView, SubmitReply, WaitReply
 from ...wire.array_refs import ranges
-from ...wire.job_refs import Ref
+from ...wire.calls.job_refs import Ref
 from .. import output as out
 from .. import words
 from ..entry import INTERRUPTED
@@ -113,11 +113,13 @@ def finish(session: Session, jobs: Sequence[SubmittedJob], follow: bool, wait: b
     """Follow (of an array the first member) and wait as asked; the exit code is the worst of the jobs'."""
     if not jobs or not (follow or wait):
         return 0
-    from .logs import copy_log
+    from .logs import copy_log, say_others
 
     try:
         if follow:
             try:
+                if not quiet:
+                    say_others(session, jobs[0].first)
                 copy_log(session, jobs[0].first, follow=True)
             except (Unreachable, WorldError) as error:
                 out.note(f"the log broke off ({error.args[0]}); waiting for the end; tide wait {jobs[0].ref} goes on")

@@ -9,18 +9,21 @@ from typing import Any, NoReturn
 import click
 
 from ...wire.api import FINAL_STATES, JobList, JobView
+from ...wire.states import STATES, states_of
 from .. import output as out
 from .. import words
 from ..output import Column
 from ..session import Session, pass_session
 
-STATES = ("held", "queued", "starting", "running", "suspending", "suspended", "resuming", "stopping",
-          "completed", "failed", "cancelled", "timeout")  # fmt: skip
-
 
 @click.command("ps", short_help="List jobs.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Ended jobs too.")
-@click.option("-s", "--state", metavar="STATE[,STATE]", help=f"Only jobs in these states: {', '.join(STATES)}.")
+@click.option(
+    "-s",
+    "--state",
+    metavar="STATE[,STATE]",
+    help=f"Only jobs in these states: {', '.join(STATES)}; in any case, or as Slurm has them (PD, R, CG, ...).",
+)
 @click.option("--team", help="Only jobs of this team.")
 @click.option("--user", help="Only jobs of this user.")
 @click.option("--name", help="Only jobs of this name, or of the array of this name.")
@@ -41,14 +44,14 @@ def command(
     Members of an array that wait alike share a row, as 12_[4-99%4]: indices 4 to 99 of array 12, of which 4 may run at once.
     A member that has started has its own, 12_3. -r shows all; so does -o json, with "array" and "array_index".
     """
-    wanted = _states(state)
-    ended = everything or bool(wanted & FINAL_STATES)
+    wanted = states_of(state or "")
+    ended = everything or not FINAL_STATES.isdisjoint(wanted)
     client = session.client()
 
     def fetch() -> JobList:
         return client.jobs(
             all=ended,
-            state=",".join(sorted(wanted)) or None,
+            state=",".join(wanted) or None,
             team=team,
             user=user,
             name=name,
@@ -70,9 +73,11 @@ def _watch(fetch: Callable[[], JobList], output: str, headers: bool) -> NoReturn
     from ..watching import PERIOD_S, repeat
 
     def table() -> Any:
+        from rich.text import Text
+
         listing = fetch()
-        shown = [column for column in columns(listing.now) if output == "wide" or not column.wide]
-        return out.rich_table(listing.jobs, shown, headers)
+        shown = out.chosen_columns(columns(listing.now), output)
+        return Text.from_ansi(out.table_text(listing.jobs, shown, headers, whole=output == "wide"))
 
     if output in ("table", "wide") and out.colourful():
         repeat(table)
@@ -83,32 +88,31 @@ def _watch(fetch: Callable[[], JobList], output: str, headers: bool) -> NoReturn
         time.sleep(PERIOD_S)
 
 
-def _states(text: str | None) -> set[str]:
-    wanted = {word.strip().lower() for word in (text or "").split(",") if word.strip()}
-    for word in sorted(wanted - set(STATES)):
-        raise click.BadParameter(f"{word!r} is not one of {', '.join(STATES)}", param_hint="'--state'")
-    return wanted
-
-
 def columns(now: int) -> list[Column[JobView]]:
     """The columns of a list of jobs; ``now`` is the controller's."""
     return [
         Column("ID", words.job_ref, right=True),
-        Column("NAME", lambda job: job.name),
-        Column("TIER", lambda job: job.tier),
+        Column("NAME", lambda job: job.name, least=10, tail=True),
+        Column("TIER", lambda job: job.tier, leave=4),
         Column("TEAM", lambda job: job.team, wide=True),
         Column("USER", lambda job: job.user or "-", wide=True),
         Column("STATE", lambda job: job.state, style=lambda job: out.STATE_STYLE.get(job.state, "")),
-        Column("DEVICES", words.devices, right=True),
+        Column("DEVICES", words.devices, right=True, leave=1),
         Column("RANKS", lambda job: str(job.ranks), wide=True, right=True),
-        Column("AGE", lambda job: words.age(job, now), right=True),
-        Column("FRACTION", words.delivered, right=True, style=lambda job: "red" if words.short_of_target(job) else ""),
+        Column("AGE", lambda job: words.age(job, now), right=True, leave=2),
+        Column(
+            "FRACTION",
+            words.delivered,
+            right=True,
+            leave=3,
+            style=lambda job: "red" if words.short_of_target(job) else "",
+        ),
         Column("TARGET", lambda job: words.percent(job.target) if job.target else "-", wide=True, right=True),
-        Column("PREEMPTED", lambda job: str(job.preemptions), right=True),
+        Column("PREEMPTED", lambda job: str(job.preemptions), right=True, leave=5),
         Column("LEVEL", lambda job: job.level or "-", wide=True),
         Column("STARTED", lambda job: words.at(job.start), wide=True),
         Column("COMMAND", lambda job: one_line(job.command), wide=True),
-        Column("NODES(REASON)", words.nodes_or_reason),
+        Column("NODES(REASON)", words.nodes_or_reason, least=12),
     ]
 
 

@@ -12,8 +12,8 @@ import click
 from ...base.errors import UsageError
 from ...base.units import agreeing, counted
 from ...wire.api import ActionReply
+from ...wire.calls.job_changes import Action, BulkReply, Selection
 from ...wire.client import Client
-from ...wire.job_changes import Action, BulkReply, Selection
 from .. import output as out
 from .each_job import SOME_FAILED, each
 

@@ -39,7 +39,8 @@ def command(session: Session, job: str, environment: bool, output: str) -> None:
     if environment and view.spec is not None:
         out.echo("\nenvironment\n" + "\n".join(f"{name}={value}" for name, value in sorted(view.spec.env.items())))
     if view.story:
-        out.echo("\nstory\n" + words.story(view.story))
+        out.echo("\nstory")
+        out.print_facts(words.story(view.story), empty=True)
 
 
 def _array(array: ArrayView, job: JobView) -> list[tuple[str, str]]:

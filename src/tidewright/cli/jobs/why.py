@@ -79,11 +79,11 @@ def _explain(why: WhyView, tail: int) -> None:
             why.holders,
             [
                 Column("JOB", lambda holder: str(holder.job), right=True),
-                Column("NAME", lambda holder: holder.name),
-                Column("TIER", lambda holder: holder.tier),
+                Column("NAME", lambda holder: holder.name, least=10, tail=True),
+                Column("TIER", lambda holder: holder.tier, leave=1),
                 Column("DEVICES", lambda holder: str(holder.devices), right=True),
             ],
         )
     if why.story and tail:
         out.echo("\nstory")
-        out.echo(words.story(why.story[-tail:]))
+        out.print_facts(words.story(why.story[-tail:]), empty=True)

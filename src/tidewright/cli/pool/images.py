@@ -21,20 +21,20 @@ IMAGES: list[Column[ImageRow]] = [
     Column("JOB", lambda row: str(row.job), right=True),
     Column("SERIAL", lambda row: str(row.serial), right=True),
     Column("RANK", lambda row: str(row.rank), right=True),
-    Column("NODE", lambda row: row.node or "-"),
+    Column("NODE", lambda row: row.node or "-", least=8, tail=True),
     Column("TENANT", lambda row: row.tenant or "-", wide=True),
     Column("SIZE", lambda row: format_bytes(row.size), right=True),
-    Column("NEW", lambda row: format_bytes(row.new), right=True),
-    Column("STORED", lambda row: format_bytes(row.stored), right=True),
-    Column("MADE", lambda row: words.at(row.made)),
-    Column("NOTE", lambda row: row.damage),
+    Column("NEW", lambda row: format_bytes(row.new), right=True, leave=2),
+    Column("STORED", lambda row: format_bytes(row.stored), right=True, leave=3),
+    Column("MADE", lambda row: words.at(row.made), leave=1),
+    Column("NOTE", lambda row: row.damage, least=12),
 ]
 FINDINGS: list[Column[FoundRow]] = [
     Column("WHAT", lambda row: row.what),
-    Column("NODE", lambda row: row.node or "-"),
-    Column("LOST", lambda row: ",".join(row.images) or "-"),
+    Column("NODE", lambda row: row.node or "-", least=8, tail=True),
+    Column("LOST", lambda row: ",".join(row.images) or "-", least=8),
     Column("PATH", lambda row: row.path, wide=True),
-    Column("PROBLEM", lambda row: row.problem),
+    Column("PROBLEM", lambda row: row.problem, least=14),
 ]
 
 

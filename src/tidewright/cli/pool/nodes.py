@@ -12,12 +12,12 @@ from ..output import Column
 from ..session import Session, pass_session
 
 COLUMNS: list[Column[NodeView]] = [
-    Column("NODE", lambda node: node.name),
+    Column("NODE", lambda node: node.name, least=10, tail=True),
     Column("STATE", lambda node: node.state, style=lambda node: out.STATE_STYLE.get(node.state, "")),
-    Column("KIND", lambda node: node.kind),
+    Column("KIND", lambda node: node.kind, leave=2),
     Column("DEVICES", lambda node: str(node.devices), right=True),
     Column("FREE", lambda node: str(node.free), right=True),
-    Column("MEMORY", lambda node: format_bytes(node.device_memory) if node.device_memory else "-", right=True),
+    Column("MEMORY", lambda node: format_bytes(node.device_memory) if node.device_memory else "-", right=True, leave=3),
     Column("CPUS", lambda node: cpus(node), wide=True, right=True),
     Column("HOST-MEMORY", lambda node: host_memory(node), wide=True, right=True),
     Column("LEVEL", lambda node: node.level or "-", wide=True),
@@ -27,12 +27,9 @@ COLUMNS: list[Column[NodeView]] = [
     Column("ADDRESS", lambda node: node.address or "-", wide=True),
     Column("BUSY", lambda node: busy(node), wide=True),
     Column("SHARES", lambda node: shares(node), wide=True),
-    Column("JOBS", lambda node: ",".join(map(str, node.jobs)) or "-"),
+    Column("JOBS", lambda node: ",".join(map(str, node.jobs)) or "-", least=8, leave=1),
     Column("SUSPENDED", lambda node: ",".join(map(str, node.suspended)) or "-", wide=True),
-    Column(
-        "NOTE",
-        lambda node: "; ".join(text for text in (drained(node) or node.why, out_of_service(node), node.note) if text),
-    ),
+    Column("NOTE", lambda node: note(node), least=14),
 ]
 
 
@@ -70,6 +67,11 @@ def shares(node: NodeView) -> str:
         amounts += [format_bytes(one.memory)] if one.memory else []
         by_device.setdefault(one.device, []).append(" ".join([str(one.job), one.share_class, *amounts]))
     return "; ".join(f"{device}: {', '.join(held)}" for device, held in by_device.items()) or "-"
+
+
+def note(node: NodeView) -> str:
+    """Why it takes no new work, which devices are out of service, and what else is to be known."""
+    return "; ".join(text for text in (drained(node) or node.why, out_of_service(node), node.note) if text)
 
 
 def out_of_service(node: NodeView) -> str:

@@ -39,12 +39,12 @@ def command(session: Session, workload: str, learnt: bool, forget: bool, output:
         out.note("no rates are known; declare them, or run jobs with --workload that report samples: docs/rates.md")
         return
     columns: list[Column[RateRow]] = [
-        Column("WORKLOAD", lambda row: row.workload),
-        Column("KIND", lambda row: row.kind),
+        Column("WORKLOAD", lambda row: row.workload, least=12, tail=True),
+        Column("KIND", lambda row: row.kind, least=8, tail=True),
         Column("DEVICES", lambda row: str(row.devices or "-"), right=True),
         Column("NODES", lambda row: str(row.nodes or "any") if row.devices else "-", right=True),
-        Column("PER_S", _per_s, right=True),
-        Column("FROM", _from),
+        Column("PER_S", _per_s, right=True, least=10),
+        Column("FROM", _from, least=6),
     ]
     out.print_rows(rows, columns, output, headers, lambda row: f"{row.workload}:{row.kind}:{row.devices}", reply)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -16,29 +16,30 @@ from ..output import Column
 from ..runtime import CLIENTS as OF_ONE_RUNTIME
 from ..session import Session, pass_session
 
+T = TypeVar("T")
 JOBS: list[Column[JobLoad]] = [
     Column("JOB", lambda job: str(job.job), right=True),
-    Column("NAME", lambda job: job.name),
-    Column("TIER", lambda job: job.tier),
+    Column("NAME", lambda job: job.name, least=10, tail=True),
+    Column("TIER", lambda job: job.tier, leave=3),
     Column("STATE", lambda job: job.state, style=lambda job: out.STATE_STYLE.get(job.state, "")),
     Column("DEVICES", lambda job: str(job.devices), right=True),
     Column("CPU", lambda job: f"{job.cpu_percent:.0f}%", right=True),
-    Column("MEMORY", lambda job: format_bytes(job.memory) if job.memory else "-", right=True),
-    Column("STEPS", lambda job: str(job.steps) if job.steps >= 0 else "-", right=True),
-    Column("FRACTION", lambda job: words.percent(job.fraction), right=True),
+    Column("MEMORY", lambda job: format_bytes(job.memory) if job.memory else "-", right=True, leave=2),
+    Column("STEPS", lambda job: str(job.steps) if job.steps >= 0 else "-", right=True, leave=4),
+    Column("FRACTION", lambda job: words.percent(job.fraction), right=True, leave=1),
 ]
 DEVICES: list[Column[DeviceLoad]] = [
-    Column("NODE", lambda load: load.node),
+    Column("NODE", lambda load: load.node, least=10, tail=True),
     Column("DEVICE", lambda load: str(load.device), right=True),
     Column("BUSY", lambda load: meter(load.utilisation)),
     Column("MEMORY", lambda load: format_bytes(load.memory_used) if load.memory_used >= 0 else "-", right=True),
-    Column("JOBS", lambda load: ",".join(map(str, load.jobs)) or "-"),
+    Column("JOBS", lambda load: ",".join(map(str, load.jobs)) or "-", least=8),
 ]
 _OF_ONE = {column.title: column for column in OF_ONE_RUNTIME}
 CLIENTS: list[Column[dict[str, Any]]] = [
-    Column("RUNTIME", lambda row: row["runtime"]),
+    Column("RUNTIME", lambda row: row["runtime"], least=8, tail=True),
     *(_OF_ONE[title] for title in ("CLIENT", "CLASS", "WAITING", "DONE")),
-    Column("PREEMPTIONS/S", lambda row: f"{row['preemptions_per_s']:.1f}", right=True),
+    Column("PREEMPTIONS/S", lambda row: f"{row['preemptions_per_s']:.1f}", right=True, leave=1),
     _OF_ONE["MODELS"],
 ]
 
@@ -101,9 +102,12 @@ def _live(view: TopView, clients: list[dict[str, Any]]) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    runtimes = [Text(""), out.rich_table(clients, CLIENTS)] if clients else []
+    def table(rows: Sequence[T], columns: Sequence[Column[T]]) -> Text:
+        return Text.from_ansi(out.table_text(rows, columns))
+
+    runtimes = [Text(""), table(clients, CLIENTS)] if clients else []
     held = [Text(words.calibration(view.calibration))] if view.calibration else []
     return Group(
-        Text(f"{words.at(view.now)}  {summary(view)}"), *held, Text(""), out.rich_table(view.loads, DEVICES), Text(""),
-        out.rich_table(view.jobs, JOBS), *runtimes, Text("\nCtrl-C ends", style="dim"),
+        Text(f"{words.at(view.now)}  {summary(view)}"), *held, Text(""), table(view.loads, DEVICES), Text(""),
+        table(view.jobs, JOBS), *runtimes, Text("\nCtrl-C ends", style="dim"),
     )  # fmt: skip

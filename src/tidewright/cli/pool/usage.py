@@ -22,13 +22,13 @@ def command(session: Session, by: str, output: str, headers: bool) -> None:
     """
     reply = session.client().usage(by)
     columns: list[Column[UsageRow]] = [
-        Column(by.upper(), lambda row: row.key or "-"),
+        Column(by.upper(), lambda row: row.key or "-", least=10, tail=True),
         Column("JOBS", lambda row: str(row.jobs), right=True),
-        Column("LIVE", lambda row: str(row.live), right=True),
+        Column("LIVE", lambda row: str(row.live), right=True, leave=1),
         Column("HELD", lambda row: hours(row.held_gpu_s), right=True),
         Column("DELIVERED", lambda row: hours(row.delivered_gpu_s), right=True),
         Column("FRACTION", lambda row: words.percent(row.fraction), right=True),
-        Column("PREEMPTED", lambda row: str(row.preemptions), right=True),
+        Column("PREEMPTED", lambda row: str(row.preemptions), right=True, leave=2),
     ]
     out.print_rows(reply.rows, columns, output, headers, lambda row: row.key, reply)
 

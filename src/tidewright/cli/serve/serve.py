@@ -20,15 +20,15 @@ from ..types import DURATION, MEMORY, Reader
 from ..words import since
 
 SERVICES: list[Column[ServiceView]] = [
-    Column("NAME", lambda one: one.name),
+    Column("NAME", lambda one: one.name, least=10, tail=True),
     Column("STATE", lambda one: one.state, style=lambda one: out.STATE_STYLE.get(one.state, "")),
     Column("REPLICAS", lambda one: f"{one.running}/{one.wanted}", right=True),
-    Column("BOUNDS", lambda one: f"{one.min_replicas}:{one.max_replicas}", right=True),
-    Column("VERSION", lambda one: str(one.version), right=True),
+    Column("BOUNDS", lambda one: f"{one.min_replicas}:{one.max_replicas}", right=True, leave=2),
+    Column("VERSION", lambda one: str(one.version), right=True, leave=4),
     Column("RESTARTS", lambda one: str(one.restarts), right=True),
-    Column("TIER", lambda one: one.tier),
-    Column("DEVICES", lambda one: str(one.devices), right=True),
-    Column("JOBS", lambda one: ",".join(str(replica.job) for replica in one.replicas) or "-"),
+    Column("TIER", lambda one: one.tier, leave=3),
+    Column("DEVICES", lambda one: str(one.devices), right=True, leave=1),
+    Column("JOBS", lambda one: ",".join(str(replica.job) for replica in one.replicas) or "-", least=8),
     Column("LAST END", lambda one: one.last_end or "-", wide=True),
     Column("IMAGE", lambda one: f"{one.image}: {one.image_error}" if one.image_error else one.image or "-", wide=True),
     Column("USER", lambda one: one.user or "-", wide=True),
@@ -36,10 +36,10 @@ SERVICES: list[Column[ServiceView]] = [
 ]
 REPLICAS: list[Column[ReplicaView]] = [
     Column("JOB", lambda one: str(one.job), right=True),
-    Column("NAME", lambda one: one.name),
+    Column("NAME", lambda one: one.name, least=10, tail=True),
     Column("STATE", lambda one: one.state, style=lambda one: out.STATE_STYLE.get(one.state, "")),
     Column("VERSION", lambda one: str(one.version), right=True),
-    Column("NOTE", lambda one: "is being stopped" if one.retired else "" if one.ready else "not ready yet"),
+    Column("NOTE", lambda one: "is being stopped" if one.retired else "" if one.ready else "not ready yet", least=8),
 ]
 
 
@@ -216,14 +216,14 @@ def top(session: Session, output: str, headers: bool) -> None:
 
     reply = gateway_status(session.state)
     columns: list[Column[dict[str, Any]]] = [
-        Column("SERVICE", lambda one: one["name"]),
+        Column("SERVICE", lambda one: one["name"], least=10, tail=True),
         Column("REPLICAS", lambda one: str(one["replicas"]), right=True),
         Column("WAITING", lambda one: str(one["waiting"]), right=True),
         Column("ANSWERED", lambda one: str(one["requests"].get("ok", 0)), right=True),
         Column("FAILED", lambda one: str(sum(one["requests"].get(name, 0) for name in ("model", "lost"))), right=True),
-        Column("REFUSED", lambda one: _refused(one["requests"])),
+        Column("REFUSED", lambda one: _refused(one["requests"]), least=8, leave=1),
         Column("RESTARTS", lambda one: str(one.get("restarts", 0)), right=True),
-        Column("LAST END", lambda one: one.get("last_end") or "-"),
+        Column("LAST END", lambda one: one.get("last_end") or "-", least=10, leave=2),
     ]
     out.print_rows(reply["services"], columns, output, headers, lambda one: str(one["name"]), reply)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from ...base.errors import UsageError
@@ -140,8 +141,10 @@ def _no_more(row: NodeShares | PodShare) -> list[str]:
     return []
 
 
-def summary(found: Inspection, titles: tuple[str, ...] = (), more: Callable[[NodeShares], list[str]] = _no_more) -> str:
-    """The table without ``-d``. ``more``: cells of further columns under ``titles``."""
+def summary(
+    found: Inspection, titles: tuple[str, ...] = (), more: Callable[[NodeShares], list[str]] = _no_more, width: int = 0
+) -> str:
+    """The table without ``-d``. ``more``: cells of further columns under ``titles``; ``width``: see ``folded``."""
     pending = any(node.pending for node in found.nodes)
     head = ["NAME", "IPADDRESS", *(f"GPU{gpu}(Allocated/Total)" for gpu in found.gpus())]
     head += ["PENDING(Allocated)"] if pending else []
@@ -152,11 +155,13 @@ def summary(found: Inspection, titles: tuple[str, ...] = (), more: Callable[[Nod
         row = "\t".join([node.inventory.node, node.address, *cells, f"{node.used}/{node.total}", *more(node)]) + "\n"
         rule = rule or len(row) + 20
         text += row
-    return aligned(f"{text}{'-' * rule}\nAllocated/Total GPU Memory In Cluster:\n{_cluster(found)}")
+    return aligned(folded(f"{text}{'-' * rule}\nAllocated/Total GPU Memory In Cluster:\n{_cluster(found)}", width))
 
 
-def details(found: Inspection, titles: tuple[str, ...] = (), more: Callable[[PodShare], list[str]] = _no_more) -> str:
-    """The table with ``-d``: a row per pod. ``more``: cells of further columns under ``titles``."""
+def details(
+    found: Inspection, titles: tuple[str, ...] = (), more: Callable[[PodShare], list[str]] = _no_more, width: int = 0
+) -> str:
+    """The table with ``-d``: a row per pod. ``more``: cells of further columns under ``titles``; ``width``: see ``folded``."""
     text, rule = "", 0
     for node in found.nodes:
         gpus = range(max(card.index + 1 for card in node.inventory.cards))
@@ -174,7 +179,49 @@ def details(found: Inspection, titles: tuple[str, ...] = (), more: Callable[[Pod
             f"\nNAME:\t{node.inventory.node}\nIPADDRESS:\t{node.first_address}\n\n" + "\t".join(head) + "\t\n" + rows
         )
         text += f"Allocated :\t{node.used} ({percent}%)\t\nTotal :\t{node.total} \t\n{'-' * rule}\n"
-    return aligned(f"{text}\n\nAllocated/Total GPU Memory In Cluster:\t{_cluster(found)}")
+    return aligned(folded(f"{text}\n\nAllocated/Total GPU Memory In Cluster:\t{_cluster(found)}", width))
+
+
+_TABLE = 3
+"""Cells of a line from which it belongs to a table."""
+
+
+def folded(text: str, width: int, padding: int = 2) -> str:
+    """Lines with tabs, of which no table is wider than ``width`` (0: as wide as it is): the columns of one that is follow in
+    several tables, each with the names of the rows. Names above a third of the width are shortened in the middle, rules cut."""
+    if not width:
+        return text
+    lines: list[str] = []
+    for cells, rows in groupby((line.split("\t") for line in text.split("\n")), key=len):
+        if cells < _TABLE:
+            lines += ["\t".join(row)[: width if set(row[0]) == {"-"} else None] for row in rows]
+        else:
+            table = [[_short(row[0], width // 3), *row[1:]] for row in rows]
+            blocks = _blocks(table, width, padding)
+            for block in blocks:
+                lines += ["\t".join(row[at] for at in block) for row in table]
+                lines += [""] * (
+                    len(blocks) > 1
+                )  # or the tables, and what follows, would share the widths of their columns
+    return "\n".join(lines)
+
+
+def _blocks(table: list[list[str]], width: int, padding: int) -> list[list[int]]:
+    """Which columns stand in which of the tables, the first one in all of them."""
+    own = [max(len(row[at]) for row in table) + padding for at in range(len(table[0]))]
+    blocks: list[list[int]] = [[0]]
+    for at in range(1, len(own)):
+        if len(blocks[-1]) > 1 and sum(own[one] for one in (*blocks[-1], at)) - padding > width:
+            blocks.append([0])
+        blocks[-1].append(at)
+    return blocks
+
+
+def _short(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    behind = (width - 1) * 3 // 8
+    return f"{text[: width - 1 - behind]}…{text[len(text) - behind :]}"
 
 
 def aligned(text: str, padding: int = 2) -> str:

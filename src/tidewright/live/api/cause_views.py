@@ -13,7 +13,7 @@ _PLAIN: dict[Code, CauseView] = {}
 def cause_view(why: Cause) -> CauseView:
     """A cause as the API shows it."""
     if why.args:
-        return CauseView(why.code.value, {name: _arg(value) for name, value in named(why).items()}, render(why))
+        return CauseView(why.code.value, {name: _arg(name, value) for name, value in named(why).items()}, render(why))
     found = _PLAIN.get(why.code)
     if found is None:
         found = _PLAIN[why.code] = CauseView(why.code.value, {}, render(why))
@@ -25,7 +25,9 @@ def cause_view_or_none(why: Cause | None) -> CauseView | None:
     return None if why is None else cause_view(why)
 
 
-def _arg(value: object) -> str | int | CauseView | tuple[str | int | CauseView, ...]:
+def _arg(name: str, value: object) -> str | int | CauseView | tuple[str | int | CauseView, ...]:
+    if name == "state":
+        return str(value).lower()  # causes in old journals have states in capitals
     if isinstance(value, tuple):
         return tuple(_one(each) for each in value)
     return _one(value)

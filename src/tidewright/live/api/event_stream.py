@@ -67,7 +67,7 @@ class EventStream:
             cause = cause_view_or_none(why)
             event = JobEvent(
                 seq=f"{turn}.{number}", at=at, job=job, name=spec.name, state=state_name(state), why=cause.text if cause else "",
-                cause=cause, what=State(state).name, exit_code=code if state >= State.COMPLETED else -1,
+                cause=cause, what=state_name(state), exit_code=code if state >= State.COMPLETED else -1,
                 notify=spec.notify is not None,
             )  # fmt: skip
             self.notifies = self.notifies or event.notify

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -12,17 +13,21 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...base.units import counted
 from ...engine.book import Book
+from ...engine.commands import Ended
 from ...engine.ledger import held_milli_us
 from ...model.array_record import array_key
 from ...model.job import State
 from ...model.rate import progress_column
 from ...wire import api
 from ...wire.array_refs import ranges
+from ...wire.calls.completion import MOST_WORDS, Word
 from ..journal.archive import GPU_SECOND, Archive, Sums
 from ..journal.store import Journal
 from . import views
 from .cooperative import CooperativeYield
+from .views import state_name
 from .wall_times import shown
 
 MOST = 1_000_000
@@ -202,3 +207,50 @@ def _live_sums(book: Book, by: str, now: int) -> dict[str, _Row]:
     columns = (ones, ones, held, delivered, fraction, table.preemptions[:n])
     sums = np.array([np.bincount(group, column, len(index)) for column in columns]) if n else np.zeros((6, 0))
     return {key: sums[:, at] for key, at in index.items()}
+
+
+async def words(book: Book, journal: Journal, of: str, prefix: str) -> tuple[Word, ...]:
+    """What begins with ``prefix`` (``completion.WordKind``): ids, the newest first, then words in order; at most MOST_WORDS.
+
+    Of ended jobs, only the latest are looked at.
+    """
+    if of == "nodes":
+        nodes = book.board.layout.nodes
+        found = [
+            Word(name, f"{nodes[at].kind}, {counted(nodes[at].devices, 'device')}") for name, at in book.nodes.items()
+        ]
+    elif of == "services":
+        found = [Word(name) for name in book.services.records]
+    else:
+        ended = await _latest(journal) if of != "jobs" else []
+        found = _of_jobs(book, ended, of, prefix)
+    kept = {one.word: one for one in found if one.word and one.word.startswith(prefix)}
+    ids = sorted((word for word in kept if word.isdecimal()), key=int, reverse=True)
+    return tuple(kept[word] for word in [*ids, *sorted(kept.keys() - set(ids))][:MOST_WORDS])
+
+
+async def _latest(journal: Journal) -> list[Ended]:
+    archive: Archive = journal.reader()
+    try:
+        return await asyncio.to_thread(archive.find, PAGE)
+    finally:
+        archive.close()
+
+
+_FIELD_OF = {"teams": "team", "users": "user", "names": "name"}
+
+
+def _of_jobs(book: Book, ended: Iterable[Ended], of: str, prefix: str) -> list[Word]:
+    """Teams, users or names; else ids, and those names that are of one job alone, since those of several are refused."""
+    jobs = {one.job: (one.spec, int(one.state)) for one in ended}
+    jobs |= {job: (spec, int(book.jobs[job].state)) for job, spec in book.specs.items()}
+    if of in _FIELD_OF:
+        return [Word(getattr(spec, _FIELD_OF[of])) for spec, _ in jobs.values()]
+    names = Counter(spec.name for spec, _ in jobs.values())
+    found = []
+    for job, (spec, state) in jobs.items():
+        if str(job).startswith(prefix):
+            found.append(Word(str(job), f"{spec.name}, {state_name(state)}"))
+        if names[spec.name] == 1 and spec.name.startswith(prefix):
+            found.append(Word(spec.name, f"job {job}, {state_name(state)}"))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,6 +90,72 @@ class Tail:
             if size:
                 return index, _line_start(files[index], size, self._tail, self._owner)
         return max(0, len(files) - 1), 0
+
+
+class RankLines:
+    """A rank's output as lines that say whose they are: ``[rank 2] step 17``.
+
+    Of a line that was written over (carriage returns of a progress bar) the last form is shown. One longer than LONGEST_LINE is
+    several, so that a rank that writes no line feed is held in little memory.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._prefix = b"[rank %d] " % rank
+        self._left = b""
+
+    def take(self, chunk: bytes) -> bytes:
+        """The lines that are whole with this piece of output."""
+        *whole, self._left = (self._left + chunk).split(b"\n")
+        if len(self._left) > LONGEST_LINE:
+            self._left = _last_form(self._left)
+        if len(self._left) > LONGEST_LINE:
+            whole.append(self._left)
+            self._left = b""
+        return b"".join(self._prefix + _last_form(line) + b"\n" for line in whole)
+
+    def rest(self) -> bytes:
+        """A last line without a line feed, if there is one."""
+        return self.take(b"\n") if self._left else b""
+
+
+def _last_form(line: bytes) -> bytes:
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+async def all_ranks(readers: Mapping[int, AsyncIterator[bytes]], follow: bool) -> AsyncIterator[bytes]:
+    """The output of several ranks as one stream of lines: rank after rank, with ``follow`` as they come."""
+    if not follow:
+        for rank, reader in readers.items():
+            async for lines in _lines(rank, reader):
+                yield lines
+        return
+    ready: asyncio.Queue[bytes] = asyncio.Queue(maxsize=len(readers))
+
+    async def bring(rank: int, reader: AsyncIterator[bytes]) -> None:
+        async for lines in _lines(rank, reader):
+            await ready.put(lines)
+        await ready.put(b"")
+
+    tasks = [asyncio.create_task(bring(rank, reader)) for rank, reader in readers.items()]
+    try:
+        left = len(tasks)
+        while left:
+            lines = await ready.get()
+            left -= not lines
+            yield lines
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _lines(rank: int, reader: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Pieces that are not empty."""
+    lines = RankLines(rank)
+    async for chunk in reader:
+        if whole := lines.take(chunk):
+            yield whole
+    if rest := lines.rest():
+        yield rest
 
 
 async def _read(path: Path, offset: int, owner: int | None) -> AsyncIterator[tuple[int, bytes]]:

@@ -10,7 +10,7 @@ from ...base.errors import NotFound
 from ...model.cause import Code
 from ...model.job import JobSpec
 from ...wire import api
-from ...wire.notify import NotifyReply
+from ...wire.calls.notify import NotifyReply
 from ..controller.controller_context import ControllerContext
 from .cause_views import cause_view
 

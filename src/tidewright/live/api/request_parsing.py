@@ -11,19 +11,15 @@ from starlette.requests import Request
 
 from ...base.errors import UsageError
 from ...model.job import State
+from ...wire.states import states_of
 
 T = TypeVar("T", bound=Struct)
 _LONG = re.compile(rb"\d{19}")
 
 
 def states(text: str) -> list[State]:
-    """State names separated by commas."""
-    known = {state.name.lower(): state for state in State}
-    wanted = [word.strip().lower() for word in text.split(",") if word.strip()]
-    wrong = [word for word in wanted if word not in known]
-    if wrong:
-        raise UsageError(f"state: {wrong[0]!r} is not a state", f"known: {', '.join(known)}")
-    return [known[word] for word in wanted]
+    """States separated by commas, by their names here or in Slurm."""
+    return [State[name.upper()] for name in states_of(text)]
 
 
 def flag(request: Request, name: str, default: bool = False) -> bool:

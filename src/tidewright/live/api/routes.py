@@ -16,11 +16,13 @@ from starlette.routing import Route
 
 from ...base.errors import NotFound, UsageError
 from ...base.ids import new_op_id
+from ...base.units import counted
 from ...engine import events as ev
 from ...engine.wall_time import wall_time
 from ...model.cause import Code
 from ...model.job import LONGEST_US, State
 from ...wire import api, openapi
+from ...wire.calls.completion import WORD_KINDS, WordList
 from ..controller.loop import NotDurable
 from ..journal.archive import GROUPS
 from ..journal.export import exported
@@ -28,10 +30,10 @@ from . import notifications, submission, views
 from .answers import Handler, bug, by_method, guard, no_route
 from .event_stream import point
 from .identity import caller, signed, uid_of
-from .job_change_routes import JobChangeRoutes
-from .job_names import typed
-from .listing import Query, listing, usage
-from .logs import Tail, log_path
+from .jobs.job_change_routes import JobChangeRoutes
+from .jobs.job_names import typed
+from .listing import Query, listing, usage, words
+from .logs import Tail, all_ranks, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
@@ -205,15 +207,29 @@ class Routes(JobChangeRoutes):
     async def logs(self, request: Request) -> Response:
         job = self._find(request)
         view = self._view(job)
-        rank, tail, owner = number(request, "rank", 0), number(request, "tail", -1), self.context.log_owner(job)
+        rank, tail, follow = number(request, "rank", 0), number(request, "tail", -1), flag(request, "follow")
+        attempt = number(request, "attempt", 0)
         if not 0 <= rank < view.ranks:
             raise NotFound(f"job {job} has ranks 0 to {view.ranks - 1}, no rank {rank}", "choose one with --rank")
 
-        def paths() -> list[Path]:
-            return [Path(log.path) for log in self._logs(job) if log.rank == rank]
+        if attempt > max(view.attempt, 1):
+            raise NotFound(f"job {job} has had {counted(view.attempt, 'attempt')}", "choose one with --attempt")
 
-        reader = Tail(paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, owner)
-        return StreamingResponse(reader.read(flag(request, "follow")), media_type="application/octet-stream")
+        def reader(rank: int) -> AsyncIterator[bytes]:
+            def paths() -> list[Path]:
+                found = (log for log in self._logs(job) if log.rank == rank)
+                return [Path(log.path) for log in found if attempt in (0, log.attempt)]
+
+            ended = Tail(
+                paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, self.context.log_owner(job)
+            )
+            return ended.read(follow)
+
+        if flag(request, "all_ranks"):
+            lines = all_ranks({rank: reader(rank) for rank in range(view.ranks)}, follow)
+        else:
+            lines = reader(rank)
+        return StreamingResponse(lines, media_type="application/octet-stream")
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
         """Every rank's log of every attempt so far: as reported, else where they are by rule."""
@@ -251,6 +267,13 @@ class Routes(JobChangeRoutes):
         name, op_id = request.path_params["name"], body.op_id or new_op_id()
         self.context.agent_pool.forgive(name)
         return await self._act(ev.NodeDrain(name, False, body.why, op_id), op_id, name)
+
+    async def words(self, request: Request) -> Response:
+        of = request.query_params.get("of", "jobs")
+        if of not in WORD_KINDS:
+            raise UsageError(f"of: {of!r} is not one of {', '.join(WORD_KINDS)}", "ask for /v1/words?of=jobs")
+        found = await words(self._book, self.context.journal, of, request.query_params.get("prefix", ""))
+        return self._answer(WordList(words=found))
 
     async def usage(self, request: Request) -> Response:
         by = request.query_params.get("by", "team")
@@ -303,7 +326,10 @@ class Routes(JobChangeRoutes):
                 yield b": alive\n\n"
 
     async def journal(self, request: Request) -> Response:
-        lines = exported(self.context, with_environment=flag(request, "environment"))
+        environment, redact = flag(request, "environment"), flag(request, "redact")
+        if environment and redact:
+            raise UsageError("environment and redact exclude each other", "leave one of them out")
+        lines = exported(self.context, environment, redact)
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
 

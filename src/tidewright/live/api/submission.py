@@ -23,7 +23,7 @@ from ...wire.dependencies import JobDependency, parse_dependencies
 from ..controller.loop import Loop
 from .cause_views import cause_view
 from .cooperative import CooperativeYield
-from .job_names import JobNames, JobSelection
+from .jobs.job_names import JobNames, JobSelection
 from .request_parsing import parsed
 
 MAX_DEPENDENCIES = 200_000

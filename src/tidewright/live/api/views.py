@@ -65,7 +65,7 @@ def exit_code_of(state: int, code: int) -> int:
 
 def _history(lines: Iterable[tuple[int, str, Cause]]) -> tuple[api.StoryLine, ...]:
     views = ((at, what, cause_view(why)) for at, what, why in lines)
-    return tuple(api.StoryLine(at, what, cause.text, cause) for at, what, cause in views)
+    return tuple(api.StoryLine(at, what.lower(), cause.text, cause) for at, what, cause in views)
 
 
 def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:

@@ -7,10 +7,10 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from ..base.ids import new_op_id
-from ..model.spec_changes import SpecChanges
-from .answers import SCHEMA
-from .api import ActionReply, ActionRequest
+from ...base.ids import new_op_id
+from ...model.spec_changes import SpecChanges
+from ..answers import SCHEMA
+from ..api import ActionReply, ActionRequest
 from .job_refs import Ref, job_path
 
 T = TypeVar("T", bound=Struct)

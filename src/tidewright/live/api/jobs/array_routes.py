@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...base.errors import Conflict, UsageError
-from ...base.ids import new_op_id
-from ...engine import events as ev
-from ...engine.commands import Reply
-from ...model.cause import Code
-from ...model.job import State
-from ...plan.render import render
-from ...wire import api
-from ...wire.array_refs import member_ref
-from ...wire.arrays import MAX_LISTED, MAX_NAMED
-from ..journal.archive import EndedMember
-from . import submission, views
-from .cause_views import cause_view_or_none
-from .cooperative import CooperativeYield
+from ....base.errors import Conflict, UsageError
+from ....base.ids import new_op_id
+from ....engine import events as ev
+from ....engine.commands import Reply
+from ....model.cause import Code
+from ....model.job import State
+from ....plan.render import render
+from ....wire import api
+from ....wire.array_refs import member_ref
+from ....wire.arrays import MAX_LISTED, MAX_NAMED
+from ...journal.archive import EndedMember
+from .. import submission, views
+from ..cause_views import cause_view_or_none
+from ..cooperative import CooperativeYield
+from ..request_parsing import body as read_body
+from ..request_parsing import flag
+from ..service_routes import ServiceRoutes
+from ..why import waited
 from .job_names import JobNames, JobSelection, some
-from .request_parsing import body as read_body
-from .request_parsing import flag
-from .service_routes import ServiceRoutes
-from .why import waited
 
 WAITING = (State.QUEUED, State.SUSPENDED, State.HELD)
 """States of jobs without devices; of an array's members that wait, the first in the first of these is spoken of."""

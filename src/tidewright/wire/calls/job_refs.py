@@ -8,9 +8,9 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 
-from ..base.errors import NotFound
-from ..base.ids import new_op_id
-from .api import ActionReply, ArrayLimitRequest, JobReply
+from ...base.errors import NotFound
+from ...base.ids import new_op_id
+from ..api import ActionReply, ArrayLimitRequest, JobReply
 
 T = TypeVar("T")
 Ref = int | str

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from ...base.errors import Conflict, NotFound
-from ...engine.book import Book
-from ...engine.commands import Ended
-from ...model.array_record import array_key
-from ...model.job import JobSpec
-from ...wire.array_refs import member_ref, members_of, ranges
-from ..journal.archive import Archive, EndedMember
+from ....base.errors import Conflict, NotFound
+from ....engine.book import Book
+from ....engine.commands import Ended
+from ....model.array_record import array_key
+from ....model.job import JobSpec
+from ....wire.array_refs import member_ref, members_of, ranges
+from ...journal.archive import Archive, EndedMember
 
 JOB_ID = re.compile(r"\d{1,18}")
 _SHOWN = 10

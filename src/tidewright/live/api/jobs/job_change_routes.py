@@ -11,19 +11,19 @@ from typing import get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...base.errors import UsageError
-from ...base.ids import new_op_id
-from ...engine import events as ev
-from ...engine.book import Book
-from ...engine.commands import Reply
-from ...engine.requests.hold import WITH_DEVICES
-from ...engine.requests.requeue import has_begun
-from ...model.cause import Code
-from ...model.job import FINAL, State
-from ...model.job_record import JobRecord
-from ...plan.render import remedy, render
-from ...wire import api
-from ...wire.job_changes import (
+from ....base.errors import UsageError
+from ....base.ids import new_op_id
+from ....engine import events as ev
+from ....engine.book import Book
+from ....engine.commands import Reply
+from ....engine.requests.hold import WITH_DEVICES
+from ....engine.requests.requeue import has_begun
+from ....model.cause import Code
+from ....model.job import FINAL, State
+from ....model.job_record import JobRecord
+from ....plan.render import remedy, render
+from ....wire import api
+from ....wire.calls.job_changes import (
     MOST_AT_ONCE,
     Action,
     BulkReply,
@@ -34,12 +34,12 @@ from ...wire.job_changes import (
     UpdateRequest,
     UserSelection,
 )
+from ..cooperative import CooperativeYield
+from ..identity import caller
+from ..request_parsing import body as read_body
+from ..request_parsing import flag, states
+from ..views import state_name
 from .array_routes import ArrayRoutes
-from .cooperative import CooperativeYield
-from .identity import caller
-from .request_parsing import body as read_body
-from .request_parsing import flag, states
-from .views import state_name
 
 _ENDED = (Code.ENDED_ALREADY, Code.ENDED_FOR_GOOD)
 ACTIONS: tuple[str, ...] = get_args(Action)

@@ -1,0 +1,1 @@
+"""Which jobs a request means, and the routes that act on one or many."""

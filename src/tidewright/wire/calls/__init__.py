@@ -1,0 +1,1 @@
+"""Messages and calls of a client about jobs, by what is done with them."""

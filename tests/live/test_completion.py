@@ -1,0 +1,152 @@
+"""Completion of shells: what the controller answers, and what bash offers of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tidewright.base.errors import UsageError
+from tidewright.cli.complete import _Completed, words_of
+from tidewright.cli.shell import SUMMARY
+from tidewright.cli.shell import tide as group
+from tidewright.model.job import ArrayMember, JobSpec
+from tidewright.wire.calls.completion import MOST_WORDS, Word
+from tidewright.wire.states import STATES
+
+from .fakes import FakeFabric
+
+HOSTILE = "$(touch here)"
+
+
+def _spec(name: str, **more: Any) -> JobSpec:
+    return JobSpec(name=name, command=("sleep", "9"), **more)
+
+
+def _words(client: Any, of: Any, prefix: str = "") -> list[str]:
+    return [one.word for one in client.words(of, prefix)]
+
+
+def test_words_of_a_pool(running) -> None:  # type: ignore[no-untyped-def]
+    fabric = FakeFabric()
+    with running(fabric) as server, server.client() as client:
+        first = client.submit([_spec("train", team="vision")]).ids[0]
+        client.submit([_spec("twice"), _spec("twice")])
+        for job in range(first, first + 3):
+            client.wait(job, 0.0)
+        assert _words(client, "jobs") == [str(first + 2), str(first + 1), str(first), "train"], (
+            "a name of two is refused"
+        )
+        assert _words(client, "jobs", "tr") == ["train"] and _words(client, "jobs", "x") == []
+        assert client.words("jobs", "tr")[0].text.startswith(f"job {first}, ")
+        assert _words(client, "names") == ["train", "twice"]
+        assert _words(client, "teams", "v") == ["vision"]
+        me = client.job(first).user
+        assert me and _words(client, "users", me[:1]) == [me]
+        assert _words(client, "nodes") == sorted(node.name for node in client.nodes().nodes)
+        assert _words(client, "services") == []
+        client.cancel(first)
+        client.wait(first, 10)
+        assert "train" not in _words(client, "jobs") and "train" in _words(client, "ended")
+        with pytest.raises(UsageError, match="'gone' is not one of jobs, ended"):
+            client.words("gone")
+        client.submit([_spec(f"many{at}") for at in range(MOST_WORDS)])
+        assert len(_words(client, "jobs", "many")) == MOST_WORDS == len(_words(client, "jobs"))
+
+
+@pytest.fixture
+def bash(tmp_path: Path) -> Callable[[str, Path], list[str]]:
+    """What bash offers for a line (the word at its end is being typed), through the script of ``tide completion bash``."""
+    program = tmp_path / "bin" / "tide"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from tidewright.cli import main; main()" "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "sweep0").write_text("")
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    script = subprocess.run(
+        ["tide", "completion", "bash"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+    def offered(line: str, state: Path) -> list[str]:
+        words = line.split(" ")
+        ask = (
+            f"{script}\nCOMP_WORDS=({' '.join(word or repr('') for word in words)}); COMP_CWORD={len(words) - 1}\n"
+            '_tide_completion tide; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        said = subprocess.run(
+            ["bash", "--norc", "-c", ask], env={**environment, "TIDE_STATE": str(state)}, cwd=tmp_path,
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        errors = [line for line in said.stderr.splitlines() if "compopt" not in line and "nosort" not in line]
+        assert not errors, "a shell shows it in the middle of a line"
+        return said.stdout.split()
+
+    return offered
+
+
+@pytest.mark.processes
+def test_bash_offers_them(running, bash) -> None:  # type: ignore[no-untyped-def]
+    with running(FakeFabric()) as server, server.client() as client:
+        (job,) = client.submit([_spec("train")]).ids
+        client.submit([_spec("sweep[0]", array=ArrayMember("sweep", 0, 1))])
+        assert bash("tide show tr", server.state) == ["train"]
+        assert str(job) in bash("tide cancel ", server.state)
+        assert bash("tide show s", server.state) == [], "no name is taken for a pattern of files"
+        assert bash("tide ps --state running,fa", server.state) == ["running,failed"]
+        assert bash("tide up --policy ga", server.state) == ["gavel-fifo"]
+
+
+def test_nothing_is_offered_that_a_shell_would_run(tmp_path: Path) -> None:
+    words = [Word(word) for word in (HOSTILE, "a b", "x;y", "`z`", "*", "train-17.b", "ümlaut", "ada@corp")]
+    context = click.Context(group)
+    context.params = {"state": str(tmp_path), "url": None, "token_file": None, "tls_ca": None}
+    offered = _Completed(click.STRING, lambda session, prefix: words).shell_complete(
+        context, click.Argument(["job"]), ""
+    )
+    assert [one.value for one in offered] == ["train-17.b", "ümlaut", "ada@corp"]
+
+
+@pytest.mark.processes
+def test_it_is_silent_without_a_controller_and_on_a_wrong_line(bash, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    assert bash("tide show ", tmp_path / "none") == [] == bash("tide frobnicate ", tmp_path / "none")
+    assert bash("tide ps --state com", tmp_path / "none") == ["completed"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_the_words_with_what_they_stand_for(
+    running, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # type: ignore[no-untyped-def]
+    from tidewright.cli.shell import run
+
+    with running(FakeFabric()) as server, server.client() as client:
+        (job,) = client.submit([_spec("train")]).ids
+        for name, value in (
+            ("_TIDE_COMPLETE", f"{shell}_complete"), ("COMP_WORDS", "tide show tr"), ("TIDE_STATE", str(server.state)),
+            ("COMP_CWORD", "tr" if shell == "fish" else "2"),
+        ):  # fmt: skip
+            monkeypatch.setenv(name, value)
+        assert run([]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"plain\ntrain\njob {job}, " if shell == "zsh" else f"plain,train\tjob {job}, ")
+
+
+def test_every_parameter_that_names_something_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(command: Any, path: str) -> Any:
+        for param in command.params:
+            yield path, param
+        for name, below in getattr(command, "commands", {}).items():
+            yield from walk(below, f"{path} {name}")
+
+    found = [one for name in SUMMARY for one in walk(group.get_command(None, name), name)]  # type: ignore[arg-type]
+    named = ("job", "jobs", "node", "nodes", "team", "user", "policy", "policies", "runtime")
+    plain = [(path, param) for path, param in found if param.name in named and param.type.name in ("text", "integer")]
+    unknown = {(path, param.name) for path, param in plain if words_of(param, path) is None}
+    assert unknown == set()
+    states = next(param for path, param in found if path == "ps" and param.name == "state")
+    assert [one.word for one in words_of(states, "ps")(None, "")] == list(STATES)  # type: ignore[arg-type, misc]
