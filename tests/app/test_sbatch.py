@@ -18,6 +18,7 @@ from tidewright.app.jobspec.sbatch import HONOURED, load
 from tidewright.app.jobspec.sbatch_options import KNOWN
 from tidewright.base.errors import UsageError
 from tidewright.base.units import DAY, HOUR, MINUTE
+from tidewright.model.notify import KINDS, Notify
 
 PROGRAMS = Path(tidewright.launch.__file__).parent / "inject" / "_tidewright" / "slurm" / "bin"
 ME = Submitter({"PATH": "/usr/bin", "HOME": "/home/me", "SECRET": "x"}, "/srv/jobs", "me")
@@ -207,3 +208,14 @@ def test_a_script_without_an_interpreter_is_refused() -> None:
 def test_the_options_are_those_of_the_page(pytestconfig: pytest.Config) -> None:
     page = (pytestconfig.rootpath / "docs" / "slurm.md").read_text()
     assert [option for option in HONOURED if f"`--{option}" not in page] == []
+
+
+def test_mail_is_asked_for_as_in_sbatch() -> None:
+    found = script("--mail-type=END,TIME_LIMIT_80", "--mail-user=ann@x.org")
+    assert found.specs[0].notify == Notify(("end",), ("ann@x.org",))
+    assert any("TIME_LIMIT_80 is not honoured" in warning for warning in found.warnings)
+    assert script("--mail-type=ALL").specs[0].notify == Notify(KINDS, (script().specs[0].user,))
+    for nothing in ("--mail-type=NONE", "--mail-type=STAGE_OUT"):
+        assert script(nothing, "--mail-user=ann").specs[0].notify is None
+    with pytest.raises(UsageError, match="nothing to be notified of"):
+        script("--mail-type=LUNCH")

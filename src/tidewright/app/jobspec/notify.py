@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...base.errors import UsageError
 from ...model.notify import ARRAY_TASKS, KINDS, Notify
@@ -26,6 +27,11 @@ def kinds(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kind for kind in found if kind not in WITHOUT_SENSE))
 
 
+def left_out(text: str) -> list[str]:
+    """The words that are known to sbatch and mean nothing here."""
+    return [word.strip() for word in text.split(",") if word.strip().lower() in WITHOUT_SENSE]
+
+
 def addresses(text: str) -> tuple[str, ...]:
     """``ann,bob@example.org``."""
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
@@ -36,10 +42,16 @@ def notification(
 ) -> Notify | None:
     """What options add up to. ``asked`` None: not given, which means everything where there is an address or URL; kinds without
     either are mailed to ``user``."""
-    if asked is None and not mail and not webhooks:
+    if asked == () or (asked is None and not mail and not webhooks):
         return None
     events = asked or KINDS
     if "none" in events:
         return None
     mail = tuple(dict.fromkeys(mail)) or (() if webhooks else (user,))
     return Notify(events, tuple(mail), tuple(dict.fromkeys(webhooks)))
+
+
+def popped(values: dict[str, Any], user: str) -> Notify | None:
+    """What the keys ``mail_type``, ``mail_user`` and ``webhook`` add up to, which are removed from ``values``."""
+    asked, mail, webhooks = values.pop("mail_type", None), values.pop("mail_user", ()), values.pop("webhook", ())
+    return notification(asked, mail, webhooks, user)

@@ -34,7 +34,7 @@ class Override:
         return ValueList(scalars, COMMAND_LINE) if self.key in _LISTS else scalars[-1]
 
 
-_LISTS = ("env", "after")
+_LISTS = ("env", "after", "webhook")
 _DROPS = {
     "array": ("at_once",),
     "share": ("gpu_memory", "gpu_milli"),

@@ -14,7 +14,7 @@ from ...base.errors import UsageError
 from ...base.ids import valid_name
 from ...base.units import MINUTE, parse_duration
 from ...model.job import JobSpec, problems
-from . import fields, members
+from . import fields, members, notify
 from .batch_job import Batch, of_array, prelude
 from .loaded import Loaded, Submitter
 from .located import Mistakes
@@ -149,6 +149,7 @@ class _Script:
         self._calls(batch)
         environ = {**self.environ, **batch.variables(self.file)}
         values = {"workdir": self.submitter.workdir, "devices": devices, "name": name, **self.values, **given}
+        values["notify"] = notify.popped(values, self.submitter.user)
         spec = JobSpec(command=command, ranks=ranks, env=environ, user=self.submitter.user, **values)
         for problem in problems(spec):
             key = problem.partition(":")[0]
@@ -333,6 +334,16 @@ def _requeue(script: _Script, option: Option) -> None:
     script.values["preempt"] = "requeue"
 
 
+def _mail_type(script: _Script, option: Option) -> None:
+    script.values["mail_type"] = notify.kinds(option.value)
+    for word in notify.left_out(option.value):
+        script.warn(option.line, f"{option.written}={word} is not honoured")
+
+
+def _mail_user(script: _Script, option: Option) -> None:
+    script.values["mail_user"] = notify.addresses(option.value)
+
+
 def _no_requeue(script: _Script, option: Option) -> None:
     script.values["preempt"] = "auto"
     script.warn(
@@ -353,6 +364,8 @@ HONOURED: dict[str, Callable[[_Script, Option], None]] = {
     "gres": _gres,
     "hold": _hold,
     "job-name": _job_name,
+    "mail-type": _mail_type,
+    "mail-user": _mail_user,
     "mem": _memory("mem"),
     "mem-per-cpu": _memory("mem-per-cpu"),
     "mem-per-gpu": _memory("mem-per-gpu"),

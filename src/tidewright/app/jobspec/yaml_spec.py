@@ -115,8 +115,7 @@ class _Document:
         if "run" in values:
             values["command"] = (*SHELL, values.pop("run"))
         values["env"] = {**submitter.environ, **values.get("env", {})}
-        asked, whom, hooks = values.pop("mail_type", None), values.pop("mail_user", ()), values.pop("webhook", ())
-        values["notify"] = notify.notification(asked, whom, hooks, submitter.user)
+        values["notify"] = notify.popped(values, submitter.user)
         values["workdir"] = str(Path(submitter.workdir, Path(values.get("workdir", "")).expanduser()))
         spec = JobSpec(user=submitter.user, **values)
         return spec if "ranks" in values else replace(spec, ranks=default_ranks(spec.command, max(spec.devices, 1)))

@@ -65,6 +65,9 @@ OPTIONS = (
                  "Run only when JOB (an id, an array, 12_3, or a name) has ended so; may be repeated."),
     SubmitOption(("-a", "--array"), "array", "array", "0-9%4", "One job per index (at most 4 at once)."),
     SubmitOption(("--array-limit",), "at_once", "", "N", "Members of the array or sweep that may run at once."),
+    SubmitOption(("--mail-type",), "mail_type", "mail-type", "KIND[,KIND]", "Notify of begin, end, fail, …; all, none."),
+    SubmitOption(("--mail-user",), "mail_user", "mail-user", "ADDRESS[,ADDRESS]", "Whom to mail. Default: you."),
+    SubmitOption(("--webhook",), "webhook", "", "URL", "Send a signed POST there; may be repeated."),
     SubmitOption(("-N", "--nodes"), "", "nodes", "N", "Nodes, of a script: a factor of the next ones.", instead="-g"),
     SubmitOption(("--gres",), "", "gres", "gpu:N", "GPUs of each node, of a script.", instead="-g"),
     SubmitOption(("-G", "--gpus"), "", "gpus", "N", "GPUs in all, of a script.", instead="-g"),
@@ -74,7 +77,7 @@ OPTIONS = (
     SubmitOption(("--mem-per-cpu",), "", "mem-per-cpu", "SIZE", "Host memory of each CPU, of a script.", instead="--mem"),
     SubmitOption(("--mem-per-gpu",), "", "mem-per-gpu", "SIZE", "Host memory of each GPU, of a script.", instead="--mem"),
 )  # fmt: skip
-_REPEATED = ("env", "after")
+_REPEATED = ("env", "after", "webhook")
 _HERE = frozenset({"wrap", "wait", "test-only"})
 """Options of sbatch that tide submit has by itself."""
 
