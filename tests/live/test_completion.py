@@ -97,7 +97,9 @@ def test_bash_offers_them(running, bash) -> None:  # type: ignore[no-untyped-def
         client.submit([_spec("sweep[0]", array=ArrayMember("sweep", 0, 1))])
         assert bash("tide show tr", server.state) == ["train"]
         assert str(job) in bash("tide cancel ", server.state)
-        assert bash("tide show s", server.state) == [], "no name is taken for a pattern of files"
+        assert bash("tide show s", server.state) == ["sweep"], (
+            "no name is taken for a pattern of files, which sweep0 is of"
+        )
         assert bash("tide ps --state running,fa", server.state) == ["running,failed"]
         assert bash("tide up --policy ga", server.state) == ["gavel-fifo"]
 
