@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from ...base.units import counted
 from ...engine import events as ev
 from ...engine.wall_time import wall_time
 from ...model.cause import Code
-from ...model.job import LONGEST_US, State
+from ...model.job import LONGEST_US, JobSpec, State
 from ...wire import api, openapi
 from ...wire.calls.completion import WORD_KINDS, WordList
 from ..controller.loop import NotDurable
@@ -33,7 +32,7 @@ from .identity import caller, signed, uid_of
 from .jobs.job_change_routes import JobChangeRoutes
 from .jobs.job_names import typed
 from .listing import Query, listing, usage, words
-from .logs import Tail, all_ranks, log_path
+from .logs import RankPaths, Tail, all_ranks, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
@@ -216,10 +215,10 @@ class Routes(JobChangeRoutes):
             raise NotFound(f"job {job} has had {counted(view.attempt, 'attempt')}", "choose one with --attempt")
 
         def reader(rank: int) -> AsyncIterator[bytes]:
-            def paths() -> list[Path]:
-                found = (log for log in self._logs(job) if log.rank == rank)
-                return [Path(log.path) for log in found if attempt in (0, log.attempt)]
-
+            paths = RankPaths(
+                self.context.state, job, rank, lambda: self._attempts(job), lambda one: self._reported(job, one, rank)[1],
+                attempt,
+            )  # fmt: skip
             ended = Tail(
                 paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, self.context.log_owner(job)
             )
@@ -233,22 +232,30 @@ class Routes(JobChangeRoutes):
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
         """Every rank's log of every attempt so far: as reported, else where they are by rule."""
-        book = self._book
-        if job in book.specs:
-            spec, attempts = book.specs[job], int(book.table.attempt[book.table.row[job]])
-        else:
-            ended = self.context.loop.pending_archive.get(job) or self.context.journal.archive.get(job)
-            if ended is None:
-                return ()
-            spec, attempts = ended.spec, ended.attempts
+        known = self._attempts(job)
+        if known is None:
+            return ()
+        spec, attempts = known
         found = []
         for attempt in range(1, attempts + 1):
-            known = self.context.agent_pool.logs.get((job, attempt), {})
             for rank in range(spec.ranks):
-                by_rule = ("", str(log_path(self.context.state, job, spec, attempt, rank)))
-                node, path = known.get(rank, by_rule)
+                node, path = self._reported(job, attempt, rank)
+                if path is None:
+                    path = str(log_path(self.context.state, job, spec, attempt, rank))
                 found.append(api.AttemptLog(attempt, rank, node, path))
         return tuple(found)
+
+    def _attempts(self, job: int) -> tuple[JobSpec, int] | None:
+        """The spec of a job, live or ended, and how many attempts it has had."""
+        book = self._book
+        if job in book.specs:
+            return book.specs[job], int(book.table.attempt[book.table.row[job]])
+        ended = self.context.loop.pending_archive.get(job) or self.context.journal.archive.get(job)
+        return (ended.spec, ended.attempts) if ended is not None else None
+
+    def _reported(self, job: int, attempt: int, rank: int) -> tuple[str, str | None]:
+        """(node, path) of a rank's log as its agent has said; no path where it has not."""
+        return self.context.agent_pool.logs.get((job, attempt), {}).get(rank, ("", None))
 
     # -- the pool ---------------------------------------------------------------------------------------------------
 
