@@ -71,8 +71,11 @@ class RankPaths:
         paths = []
         for attempt in (self._only,) if self._only else range(1, attempts + 1):
             reported = self._reported(attempt)
-            path = Path(reported) if reported is not None else self._settled.get(attempt)
-            if path is None:
+            if reported is not None:
+                path = Path(reported)
+            elif attempt in self._settled:
+                path = self._settled[attempt]
+            else:
                 path, there = await asyncio.to_thread(self._search, spec, attempt)
                 if there and attempt < attempts:
                     self._settled[attempt] = path

@@ -80,7 +80,7 @@ class Routes(JobChangeRoutes):
     async def submit(self, request: Request) -> Response:
         body = signed(await submission.read(await request.body()), request.scope, self.context.run_as)
         submission.check_joined(self._names(), body)
-        body = submission.with_dependencies(self._names(), body)
+        body = await submission.with_dependencies(self._names(), body)
         await submission.check(self._book, body)
         if body.dry_run:
             now = self._now()
@@ -101,7 +101,7 @@ class Routes(JobChangeRoutes):
         return Response(found, media_type="application/json")
 
     async def job(self, request: Request) -> Response:
-        found = self._select(request)
+        found = await self._select(request)
         job = self._view(await self._chosen(found))
         array = await self._array_view(found) if found.many else None
         return self._answer(api.JobReply(job=job, array=array, now=self._now()))
@@ -123,7 +123,7 @@ class Routes(JobChangeRoutes):
         return views.ended_job(ended, full=True, logs=self._logs(job))
 
     async def why(self, request: Request) -> Response:
-        selected, now = self._select(request), self._now()
+        selected, now = await self._select(request), self._now()
         job = await self._chosen(selected)
         view, waiting = self._view(job), self._waiting(selected)
         if job not in self._book.specs:
@@ -137,7 +137,7 @@ class Routes(JobChangeRoutes):
         return self._answer(replace(answer, array=selected.array if selected.many else 0, waiting=waiting))
 
     async def eta(self, request: Request) -> Response:
-        job, now = await self._chosen(self._select(request)), self._now()
+        job, now = await self._chosen(await self._select(request)), self._now()
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(eta_ended(view, now))
@@ -148,7 +148,7 @@ class Routes(JobChangeRoutes):
     async def notify(self, request: Request) -> Response:
         if uid_of(request.scope) is None:
             raise UsageError("notifications are asked for over the unix socket only", "ask on the controller's machine")
-        job = self._find(request)
+        job = await self._find(request)
         return self._answer(notifications.reply(self.context, job, self._view(job), self._now()))
 
     async def suspend(self, request: Request) -> Response:
@@ -171,14 +171,14 @@ class Routes(JobChangeRoutes):
         for name in body.to:
             if name not in self._book.nodes:
                 raise submission.refusal(Code.NO_SUCH_NODE(name), "notfound")
-        return await self._act(ev.Move(self._find(request), body.to, op_id), op_id)
+        return await self._act(ev.Move(await self._find(request), body.to, op_id), op_id)
 
     async def scale(self, request: Request) -> Response:
         body = await read_body(request, api.ScaleRequest)
         op_id = body.op_id or new_op_id()
         if body.devices < 0:
             raise UsageError(f"devices: {body.devices} is negative", "give a number of devices, or 0 for as submitted")
-        return await self._act(ev.Scale(self._find(request), body.devices, op_id), op_id)
+        return await self._act(ev.Scale(await self._find(request), body.devices, op_id), op_id)
 
     async def checkpoint(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
@@ -191,7 +191,7 @@ class Routes(JobChangeRoutes):
         return await self._act_on(request, body.op_id, lambda job, op_id: ev.Cancel(job, op_id, by))
 
     async def wait(self, request: Request) -> Response:
-        found = self._select(request)
+        found = await self._select(request)
         end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, seconds(request, "timeout", LONGEST_WAIT_S))
         while True:
             change = self.context.event_stream.change()
@@ -204,7 +204,7 @@ class Routes(JobChangeRoutes):
             await _or_timeout(change, max(0.0, left))
 
     async def logs(self, request: Request) -> Response:
-        job = self._find(request)
+        job = await self._find(request)
         view = self._view(job)
         rank, tail, follow = number(request, "rank", 0), number(request, "tail", -1), flag(request, "follow")
         attempt = number(request, "attempt", 0)
