@@ -73,7 +73,7 @@ def _expanded(part: str) -> list[str]:
     for run in inside.split(","):
         first, dash, last = run.partition("-")
         last = last if dash else first
-        if not (first.isdigit() and last.isdigit()) or not 0 <= int(last) - int(first) < MOST:
+        if not (first.isdecimal() and last.isdecimal()) or not 0 <= int(last) - int(first) < MOST:
             raise ValueError(f"not a range of numbers: {run!r} in {part!r}")
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return [before + number + end for number in numbers for end in _expanded(after)]
