@@ -49,9 +49,9 @@ def _options(state: Path, settings: Settings, kept: dict[str, str], running: boo
     found = []
     for name, why in useless.items():
         mend = None if running or name in _GUARDS else partial(_forget, state, name)
-        found.append(
-            Finding("options", BAD, f"remembered {name} {kept[name]!r} does not work: {why}", _advice(name), mend)
-        )
+        level = BAD if name in remembered.NAMES else NOTE  # a start passes over options that it does not know
+        text = f"remembered {name} {kept[name]!r} does not work: {why}"
+        found.append(Finding("options", level, text, _advice(name), mend))
     if not useless.keys() & _GUARDS:
         try:
             check_options(settings, kept)

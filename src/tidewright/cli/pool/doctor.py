@@ -29,10 +29,10 @@ LOST = "jobs that only lost turns know are ended by tide up if they still run; s
 def command(session: Session, repair: bool, output: str) -> int:
     """Check the state directory, its disk, the processes on it, this machine and the whole journal; each finding says what to do.
 
-    Works with the controller up and down. Changes nothing without --repair, which closes files to others, moves away what lies in
-    the place of a socket, drops remembered options that stop a start, and, with the controller and its agents down, removes control
-    groups, rank directories and images of jobs that have ended. The exit code is 6 when the journal is damaged, 1 when anything
-    else is bad and was not repaired.
+    Works with the controller up and down. Changes nothing without --repair, which closes files to others, moves away what lies
+    in the place of a socket, drops remembered options that stop a start, and, with the controller and its agents down, removes
+    control groups, rank directories and images of jobs that have ended. The exit code is 6 when the journal is damaged, 1 when
+    anything else is bad and stays so.
     """
     from ...app import health
 
@@ -52,14 +52,16 @@ def command(session: Session, repair: bool, output: str) -> int:
             findings, repairs = [*findings, *more], [*repairs, *health.mend(more)]
         damaged = report is not None and not report.sound
         replaced = _replaced(*health.repair(session.state)) if damaged and repair else []
-    mended = [one.finding for one in repairs if one.ok]
-    bad = any(one.level == "bad" and one not in mended and not (replaced and one.what == "journal") for one in findings)
+        changed = bool(replaced) or any(one.ok for one in repairs)
+        left = [one for one in (health.examine(session.state, step)[0] if changed else findings) if one.level == "bad"]
     if output == "json":
-        out.print_json(_as_json(findings, repairs, replaced, not bad))
+        out.print_json(_as_json(findings, repairs, replaced, left))
     else:
         _print(findings)
         _print_repairs(repairs, replaced, repair)
-    return DamagedJournal.exit_code if damaged and not repair else int(bad)
+        for one in left if changed else ():
+            out.echo(f"still BAD: {one.what}: {one.text}")
+    return DamagedJournal.exit_code if damaged and not repair else int(bool(left))
 
 
 def _print(findings: Sequence[Finding]) -> None:
@@ -85,11 +87,11 @@ def _print_repairs(repairs: Sequence[Repair], replaced: Sequence[str], wanted: b
 
 
 def _as_json(
-    findings: Sequence[Finding], repairs: Sequence[Repair], replaced: Sequence[str], sound: bool
+    findings: Sequence[Finding], repairs: Sequence[Repair], replaced: Sequence[str], left: Sequence[Finding]
 ) -> dict[str, Any]:
     journal = [{"what": "journal", "ok": True, "text": "\n".join(replaced)}] if replaced else []
     return {
-        "sound": sound,
+        "sound": not left,
         "findings": [
             {
                 "what": one.what,
