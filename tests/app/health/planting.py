@@ -11,6 +11,7 @@ from pathlib import Path
 from tidewright.app.health.finding import Finding
 from tidewright.drive.record import StepRecord, encode
 from tidewright.engine.commands import Ended
+from tidewright.live.journal.archive import row_of
 from tidewright.live.journal.store import Journal
 from tidewright.model.job import JobSpec
 
@@ -18,9 +19,11 @@ from tidewright.model.job import JobSpec
 def journal_of_ended(state: Path, *jobs: int) -> None:
     """A journal in which these jobs have ended."""
     journal = Journal(state)
-    for job in jobs:
+    for turn, job in enumerate(jobs, 1):
         ended = Ended(job, 8, JobSpec(name=f"job-{job}", command=("x",)), 0, 1, 2, 1, 10**9, 10**9, 1, 1, 0, "finished")
-        journal.append(encode(StepRecord(job, job, [], [ended])))
+        journal.append(encode(StepRecord(turn, turn, [], [ended])))
+        journal.end(row_of(turn, ended))
+    journal.commit()
     journal.close()
 
 

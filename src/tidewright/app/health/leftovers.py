@@ -98,7 +98,7 @@ def _of_groups(part: Leftovers, state: Path, node: str, used: bool) -> Finding |
     jobs = _named(keys[group][1] for group in gone)
     if busy:
         pids = ", ".join(map(str, busy[:NAMED])) + (", …" if len(busy) > NAMED else "")
-        text = f"{node}processes of {jobs} still run, though no attempt of theirs is here: pids {pids}"
+        text = f"{node}processes of {jobs} still run, though it ended or has no attempt here: pids {pids}"
         return Finding(
             "cgroups of jobs", BAD, text, "tide up has its agent look at them; else see what they are, and end them"
         )
