@@ -56,6 +56,18 @@ def test_what_cannot_be_repaired_stays_bad(tide: Doctor) -> None:
     (tide.state / "up.json").write_text('{"tls_key": "/nowhere"}')
     code, text = tide("doctor", "--repair")
     assert code == 1 and "repaired: state" in text and "still BAD: options: remembered tls_key" in text
+    code, text = tide("doctor", "--repair")
+    assert code == 1 and "nothing here can be repaired with safety" in text
+
+
+def test_levels_are_coloured_and_names_of_files_are_not(tide: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    tide.state.mkdir(mode=0o700)
+    (tide.state / "\x1b[2Jname").touch(mode=0o644)
+    (tide.state / "\x1b[2Jname").chmod(0o644)
+    monkeypatch.setattr("tidewright.cli.output.colourful", lambda: True)
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
+    text = tide("doctor")[1]
+    assert "\x1b[31mBAD \x1b[0m  state: open to others" in text and "\x1b[2J" not in text and "\\x1b[2Jname" in text
 
 
 def test_a_directory_open_to_others_is_closed_and_then_looked_at(tide: Doctor) -> None:
@@ -65,6 +77,7 @@ def test_a_directory_open_to_others_is_closed_and_then_looked_at(tide: Doctor) -
     assert code == 0 and found["sound"] and _levels(found)["controller"] == "note"
 
 
+@pytest.mark.processes
 def test_beside_a_real_controller(tide: Doctor) -> None:
     assert tide("up", "--slots", "1")[0] == 0
     try:

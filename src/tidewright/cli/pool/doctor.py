@@ -12,6 +12,7 @@ from ...base.errors import DamagedJournal, UsageError
 from .. import output as out
 from ..progress import progress, ticking
 from ..session import Session, pass_session
+from ..visible import visible
 
 if TYPE_CHECKING:
     from ...app.health import Finding, Repair, Report
@@ -58,7 +59,9 @@ def command(session: Session, repair: bool, output: str) -> int:
         out.print_json(_as_json(findings, repairs, replaced, left))
     else:
         _print(findings)
-        _print_repairs(repairs, replaced, repair)
+        _print_repairs(repairs, replaced)
+        if repair and not repairs and not replaced:
+            click.echo("nothing here can be repaired with safety" if left else "nothing to repair")
         for one in left if changed else ():
             out.echo(f"still BAD: {one.what}: {one.text}")
     return DamagedJournal.exit_code if damaged and not repair else int(bool(left))
@@ -69,12 +72,12 @@ def _print(findings: Sequence[Finding]) -> None:
         first, *rest = finding.text.splitlines()
         level = LEVELS[finding.level]
         shown = click.style(level, fg=STYLES[finding.level]) if out.colourful() else level
-        out.echo(f"{shown}  {finding.what}: {first}")
+        click.echo(f"{shown}  {finding.what}: {visible(first)}")
         for line in [*rest, *finding.next.splitlines()]:
             out.echo(f"      {line}")
 
 
-def _print_repairs(repairs: Sequence[Repair], replaced: Sequence[str], wanted: bool) -> None:
+def _print_repairs(repairs: Sequence[Repair], replaced: Sequence[str]) -> None:
     for one in repairs:
         out.echo(f"{'repaired' if one.ok else 'NOT repaired'}: {one.finding.what}: {one.text}")
     if replaced:
@@ -82,8 +85,6 @@ def _print_repairs(repairs: Sequence[Repair], replaced: Sequence[str], wanted: b
         out.echo(f"repaired: {first}")
         for line in rest:
             out.echo(f"note  {line}")
-    if wanted and not repairs and not replaced:
-        out.echo("nothing to repair")
 
 
 def _as_json(
