@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_disk import small_disk_at
 from tidewright.agent.layout import AgentLayout
 from tidewright.app import health
 from tidewright.app.health import Finding
@@ -16,6 +18,7 @@ from tidewright.app.health.leftovers import check_leftovers, ended
 from tidewright.base.control_groups import hierarchies
 from tidewright.checkpoint.store import ImageName, ImageStore
 from tidewright.launch.environment import MARK
+from tidewright.live.controller.disk_space import free_bytes
 
 from .planting import journal_of_ended, locked, mended, quiet
 
@@ -44,8 +47,9 @@ def _found(state: Path, running: bool = False) -> dict[str, Finding]:
 
 def test_jobs_have_ended_by_the_journal_alone(state: Path, tmp_path: Path) -> None:
     assert ended(state, range(2000)) == {1, 2} and ended(tmp_path, [1]) == set()
-    (tmp_path / "journal.db").write_bytes(b"damaged" * 1000)
-    assert ended(tmp_path, [1]) == set(), "what is not known to have ended stays"
+    (state / "journal.db").write_bytes(b"damaged" * 1000)
+    (found,) = check_leftovers(state, False, quiet)
+    assert found.level == "note" and "not looked at" in found.text and found.mend is None
 
 
 def test_rank_directories_of_ended_jobs_are_removed(state: Path) -> None:
@@ -54,6 +58,21 @@ def test_rank_directories_of_ended_jobs_are_removed(state: Path) -> None:
     assert str(state / "ranks" / "1.1") in mended(found)
     assert [path.name for path in (state / "ranks").iterdir()] == ["9.1"]
     assert "rank directories" not in _found(state)
+
+
+def test_what_ended_jobs_left_can_be_removed_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk_at(tmp_path / "small", 4) as small:
+        journal_of_ended(small, 1)
+        small.chmod(0o700)
+        (small / "agent.lock").touch()
+        (small / "controller.lock").touch()
+        (small / "images" / "work" / "1.2").mkdir(parents=True)
+        with contextlib.suppress(OSError), (small / "images" / "work" / "1.2" / "pages").open("wb", 0) as pages:
+            while True:
+                pages.write(bytes(4096))
+        assert free_bytes(small) == 0
+        assert "removed 1 image of job 1" in mended(_found(small)["images of jobs"])
+        assert free_bytes(small) > 2**20
 
 
 def test_images_of_ended_jobs_are_removed(state: Path, tmp_path: Path) -> None:

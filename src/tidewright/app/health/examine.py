@@ -71,8 +71,14 @@ def mend(findings: Iterable[Finding]) -> list[Repair]:
             try:
                 repairs.append(Repair(finding, True, finding.mend()))
             except (OSError, TideError) as error:
-                repairs.append(Repair(finding, False, str(error)))
+                repairs.append(Repair(finding, False, _in_words(error)))
     return repairs
+
+
+def _in_words(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
 
 
 def repair(state: Path) -> tuple[Report, Path]:

@@ -55,7 +55,16 @@ class Leftovers:
 
 
 def check_leftovers(state: Path, running: bool, step: Step) -> list[Finding]:
-    """Three findings. ``running``: there is a controller."""
+    """What is left of each kind, agent by agent. ``running``: there is a controller."""
+    try:
+        ended(state, [0])
+    except sqlite3.Error as error:
+        text = f"not looked at: the journal, which knows the jobs that have ended, cannot be read: {error}"
+        return [
+            Finding(
+                "leftovers", NOTE, text, "free some space where its disk is full; else see what is said of the journal"
+            )
+        ]
     folders = [AgentLayout(root) for root in roots(state)]
     groups = list(_groups({layout.tag for layout in folders}, step))
     alive = _alive(groups, step)
@@ -70,20 +79,27 @@ def check_leftovers(state: Path, running: bool, step: Step) -> list[Finding]:
 
 
 def ended(state: Path, jobs: Iterable[int]) -> set[int]:
-    """Those of these jobs that have ended, by the journal; none where it cannot be read."""
+    """Those of these jobs that have ended, by the journal; none where there is none. Raises sqlite3.Error."""
     path, wanted = state / DATABASE, sorted(set(jobs))
     if not wanted or not path.exists():
         return set()
+    try:
+        return _ended(path, "mode=ro", wanted)
+    except sqlite3.OperationalError:
+        # On a full disk there is no room for the index of the write-ahead log; with an empty log none is needed.
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise
+        return _ended(path, "mode=ro&immutable=1", wanted)
+
+
+def _ended(path: Path, how: str, wanted: list[int]) -> set[int]:
     found: set[int] = set()
-    with contextlib.suppress(sqlite3.Error):
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=2)
-        try:
-            for at in range(0, len(wanted), _CHUNK):
-                part = wanted[at : at + _CHUNK]
-                marks = ",".join("?" * len(part))
-                found |= {row[0] for row in db.execute(f"SELECT job FROM ended WHERE job IN ({marks})", part)}
-        finally:
-            db.close()
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True, timeout=2)) as db:
+        for at in range(0, len(wanted), _CHUNK):
+            part = wanted[at : at + _CHUNK]
+            marks = ",".join("?" * len(part))
+            found |= {row[0] for row in db.execute(f"SELECT job FROM ended WHERE job IN ({marks})", part)}
     return found
 
 
