@@ -60,6 +60,15 @@ def test_words_of_a_pool(running) -> None:  # type: ignore[no-untyped-def]
         assert len(_words(client, "jobs", "many")) == MOST_WORDS == len(_words(client, "jobs"))
 
 
+def test_an_array_is_offered_and_its_members_once_it_is_typed(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, server.client() as client:
+        members = [_spec(f"sweep[{at}]", array=ArrayMember("sweep", at, 12)) for at in range(12)]
+        first = client.submit(members).ids[0]
+        assert _words(client, "jobs") == [str(first), "sweep"]
+        assert client.words("jobs", "sw")[0].text == f"array {first}, 12 members"
+        assert _words(client, "jobs", f"{first}_1") == [f"{first}_1", f"{first}_10", f"{first}_11"]
+
+
 @pytest.fixture
 def bash(tmp_path: Path) -> Callable[[str, Path], list[str]]:
     """What bash offers for a line (the word at its end is being typed), through the script of ``tide completion bash``."""
@@ -97,7 +106,9 @@ def test_bash_offers_them(running, bash) -> None:  # type: ignore[no-untyped-def
         client.submit([_spec("sweep[0]", array=ArrayMember("sweep", 0, 1))])
         assert bash("tide show tr", server.state) == ["train"]
         assert str(job) in bash("tide cancel ", server.state)
-        assert bash("tide show s", server.state) == [], "no name is taken for a pattern of files"
+        assert bash("tide show s", server.state) == ["sweep"], (
+            "no name is taken for a pattern of files, which sweep0 is of"
+        )
         assert bash("tide ps --state running,fa", server.state) == ["running,failed"]
         assert bash("tide up --policy ga", server.state) == ["gavel-fifo"]
 

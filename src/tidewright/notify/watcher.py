@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ..base.backoff import pause_s
 from ..base.errors import Busy, NotFound, TideError
 from ..model.notify import ARRAY_TASKS
+from ..wire.api import JobEvent
 from ..wire.client import Client
 from .compose import messages
 from .news import breach, breaks_by_forecast, first_seen, news, of_array, wanted
@@ -24,6 +25,8 @@ LOOK_S = 20.0
 """Between two looks at the promises of all jobs that want to know of them."""
 FORECASTS = 20
 """Jobs asked for a forecast at one look: each costs the controller a simulation."""
+PROMISES = 200
+"""Jobs whose promises are looked at in one go."""
 BATCH = 1000
 
 
@@ -35,21 +38,23 @@ class Watcher:
         self._client = client()
         self._live: dict[int, tuple[str, ...]] = {}
         """Live jobs and what their users want to know."""
-        self._forecast_from = 0
+        self._looked_from = self._forecast_from = 0
+        self._tries = 0
 
     def run(self, stop: threading.Event) -> None:
         """Until stopped. While no controller answers, it is asked again ever more rarely."""
-        tries = 0
         while not stop.is_set():
+            done = threading.Event()
             try:
-                self._follow(stop)
-                tries = 0
+                self._follow(stop, done)
             except TideError as error:
                 log.info("%s", error)
             except OSError as error:
                 log.warning("the events ended: %s", error)
-            stop.wait(pause_s(tries, PAUSES_S))
-            tries += 1
+            finally:
+                done.set()
+            stop.wait(pause_s(self._tries, PAUSES_S))
+            self._tries += 1
 
     def catch_up(self) -> None:
         """Look at every job of which something may have been missed."""
@@ -82,15 +87,17 @@ class Watcher:
             log.error("%d messages were dropped: too many wait", dropped)
 
     def look_at_promises(self) -> None:
-        """Breaches need no event; forecasts are asked of some jobs in turn."""
-        for job in [job for job, events in self._live.items() if "breach" in events]:
+        """Breaches need no event, and forecasts are asked for: of some jobs in turn."""
+        breach, forecast = (
+            [job for job, events in self._live.items() if kind in events] for kind in ("breach", "forecast")
+        )
+        looked = _in_turn(breach, self._looked_from, PROMISES)
+        for job in looked:
             self.look(job)
-        asked = sorted(job for job, events in self._live.items() if "forecast" in events and self._may_break(job))
-        after = [job for job in asked if job > self._forecast_from]
-        chosen = (after + asked)[: min(FORECASTS, len(asked))]
-        for job in dict.fromkeys(chosen):
+        asked = _in_turn([job for job in forecast if self._may_break(job)], self._forecast_from, FORECASTS)
+        for job in asked:
             self._forecast(job)
-            self._forecast_from = job
+        self._looked_from, self._forecast_from = (looked or [0])[-1], (asked or [0])[-1]
 
     def _may_break(self, job: int) -> bool:
         seen = self._outbox.seen(job)
@@ -107,44 +114,65 @@ class Watcher:
             found = [] if known else messages("forecast", reply, now, why)
             self._outbox.note(replace(seen, forecast=True), found, now)
 
-    def _follow(self, stop: threading.Event) -> None:
-        events: queue.Queue[tuple[int, bool, str] | None] = queue.Queue(maxsize=10 * BATCH)
-        ended: list[Exception] = []
-
-        def read() -> None:
-            try:
-                for event in self._make_client().events(cursor or "0.0"):
-                    events.put((event.job, event.notify, event.seq))
-            except (OSError, TideError) as error:
-                ended.append(error)
-            events.put(None)
-
-        cursor = self._outbox.cursor
-        threading.Thread(target=read, daemon=True).start()
+    def _follow(self, stop: threading.Event, done: threading.Event) -> None:
+        events = EventReader(self._make_client(), self._outbox.cursor or "0.0", done)
         self.catch_up()
+        self._tries = 0
         look_s = time.monotonic() + LOOK_S
         while not stop.is_set():
-            found = _some(events, min(0.5, max(0.0, look_s - time.monotonic())))
-            jobs = dict.fromkeys(one[0] for one in found if one is not None and one[1])
-            for job in jobs:
+            found = events.some(min(0.5, max(0.0, look_s - time.monotonic())))
+            for job in dict.fromkeys(event.job for event in found if event.notify):
                 self.look(job)
-            passed = [one[2] for one in found if one is not None]
-            if passed:
-                self._outbox.passed(passed[-1])
-            if None in found:
-                raise ended[0] if ended else OSError("the controller has ended them")
+            if found:
+                self._outbox.passed(found[-1].seq)
+            events.check()
             if time.monotonic() >= look_s:
                 self.look_at_promises()
                 look_s = time.monotonic() + LOOK_S
 
 
-def _some(events: queue.Queue[tuple[int, bool, str] | None], wait_s: float) -> list[tuple[int, bool, str] | None]:
-    """What is there, up to BATCH; waits for a first one."""
-    found: list[tuple[int, bool, str] | None] = []
-    try:
-        found.append(events.get(timeout=max(wait_s, 0.01)))
-        while len(found) < BATCH:
-            found.append(events.get_nowait())
-    except queue.Empty:
-        pass
-    return found
+def _in_turn(jobs: list[int], last: int, most: int) -> list[int]:
+    """Up to ``most`` of them, those after ``last`` first."""
+    ordered = sorted(jobs)
+    return ([job for job in ordered if job > last] + [job for job in ordered if job <= last])[:most]
+
+
+class EventReader:
+    """A controller's events after ``cursor``, read by a thread of their own until ``done``."""
+
+    def __init__(self, client: Client, cursor: str, done: threading.Event) -> None:
+        self._client, self._cursor, self._done = client, cursor, done
+        self._events: queue.Queue[JobEvent] = queue.Queue(maxsize=10 * BATCH)
+        self._error: Exception | None = None
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            for event in self._client.events(self._cursor):
+                while not self._done.is_set():
+                    try:
+                        self._events.put(event, timeout=1)
+                        break
+                    except queue.Full:
+                        continue
+                if self._done.is_set():
+                    return
+            self._error = OSError("the controller has ended them")
+        except (OSError, TideError) as error:
+            self._error = error
+
+    def some(self, wait_s: float) -> list[JobEvent]:
+        """What is there, up to BATCH; waits for a first one."""
+        found: list[JobEvent] = []
+        try:
+            found.append(self._events.get(timeout=max(wait_s, 0.01)))
+            while len(found) < BATCH:
+                found.append(self._events.get_nowait())
+        except queue.Empty:
+            pass
+        return found
+
+    def check(self) -> None:
+        """Raise what has ended the events, once all that came before is dealt with."""
+        if self._error is not None and self._events.empty():
+            raise self._error

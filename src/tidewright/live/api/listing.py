@@ -18,7 +18,7 @@ from ...engine.book import Book
 from ...engine.commands import Ended
 from ...engine.ledger import held_milli_us
 from ...model.array_record import array_key
-from ...model.job import State
+from ...model.job import JobSpec, State
 from ...model.rate import progress_column
 from ...wire import api
 from ...wire.array_refs import ranges
@@ -241,16 +241,36 @@ _FIELD_OF = {"teams": "team", "users": "user", "names": "name"}
 
 
 def _of_jobs(book: Book, ended: Iterable[Ended], of: str, prefix: str) -> list[Word]:
-    """Teams, users or names; else ids, and those names that are of one job alone, since those of several are refused."""
+    """Teams, users or names; else ids, arrays, and those names that are of one job alone, since those of several are refused.
+    Members of an array (12_3) are offered once the array and ``_`` are there."""
     jobs = {one.job: (one.spec, int(one.state)) for one in ended}
     jobs |= {job: (spec, int(book.jobs[job].state)) for job, spec in book.specs.items()}
     if of in _FIELD_OF:
         return [Word(getattr(spec, _FIELD_OF[of])) for spec, _ in jobs.values()]
     names = Counter(spec.name for spec, _ in jobs.values())
-    found = []
+    found = _of_arrays(jobs, prefix)
     for job, (spec, state) in jobs.items():
+        if spec.array is not None and spec.array.job:
+            continue
         if str(job).startswith(prefix):
             found.append(Word(str(job), f"{spec.name}, {state_name(state)}"))
         if names[spec.name] == 1 and spec.name.startswith(prefix):
             found.append(Word(spec.name, f"job {job}, {state_name(state)}"))
     return found
+
+
+def _of_arrays(jobs: Mapping[int, tuple[JobSpec, int]], prefix: str) -> list[Word]:
+    found: dict[str, Word] = {}
+    for spec, state in jobs.values():
+        array = spec.array
+        if array is None or not array.job:
+            continue
+        if "_" in prefix:
+            member = f"{array.job}_{array.index}"
+            if member.startswith(prefix):
+                found[member] = Word(member, f"{spec.name}, {state_name(state)}")
+        elif str(array.job).startswith(prefix):
+            found[str(array.job)] = Word(str(array.job), f"array {array.parent}, {counted(array.size, 'member')}")
+        if array.parent.startswith(prefix):
+            found[array.parent] = Word(array.parent, f"array {array.job}, {counted(array.size, 'member')}")
+    return list(found.values())
