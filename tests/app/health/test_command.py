@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tidewright.cli.progress import Bar, ticking
 from tidewright.cli.shell import run
 
 
@@ -58,6 +60,17 @@ def test_what_cannot_be_repaired_stays_bad(tide: Doctor) -> None:
     assert code == 1 and "repaired: state" in text and "still BAD: options: remembered tls_key" in text
     code, text = tide("doctor", "--repair")
     assert code == 1 and "nothing here can be repaired with safety" in text
+
+
+def test_a_check_that_does_not_report_shows_that_it_goes_on() -> None:
+    shown = threading.Event()
+
+    class Seen(Bar):
+        def update(self, done: float | None = None, text: str | None = None) -> None:
+            shown.set()
+
+    with ticking(Seen("reading", None)):
+        assert shown.wait(30), "the work waits here, and the bar goes on"
 
 
 def test_levels_are_coloured_and_names_of_files_are_not(tide: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

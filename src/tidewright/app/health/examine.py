@@ -66,7 +66,7 @@ def _journal(state: Path, pid: int | None) -> tuple[Finding, Report | None]:
 def mend(findings: Iterable[Finding]) -> list[Repair]:
     """Repair what can be repaired with safety."""
     repairs = []
-    for finding in findings:
+    for finding in sorted(findings, key=lambda one: not one.frees):
         if finding.mend is not None:
             try:
                 repairs.append(Repair(finding, True, finding.mend()))

@@ -21,6 +21,8 @@ class Finding:
     text: str
     next: str = ""
     mend: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    frees: bool = False
+    """Whether the repair frees space: it comes first, for others need some."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def _of_ranks(part: Leftovers, state: Path, node: str, used: bool) -> Finding | 
         )
     text = f"{node}{len(gone):,} of {jobs}, which ended"
     mend = partial(_remove_folders, part, gone.values(), state)
-    return Finding("rank directories", NOTE, text, REPAIR, mend)
+    return Finding("rank directories", NOTE, text, REPAIR, mend, frees=True)
 
 
 def _of_images(part: Leftovers, state: Path, node: str, used: bool, step: Step) -> Finding | None:
@@ -163,7 +163,7 @@ def _of_images(part: Leftovers, state: Path, node: str, used: bool, step: Step) 
             freed = kept.gc().bytes if stored else 0
         return f"removed {many} of {jobs} ({freed:,} bytes of the store freed); copies in a remote store stay"
 
-    return Finding("images of jobs", NOTE, f"{node}{many} of {jobs}, which ended", REPAIR, drop)
+    return Finding("images of jobs", NOTE, f"{node}{many} of {jobs}, which ended", REPAIR, drop, frees=True)
 
 
 def _numbered(folder: Path) -> dict[tuple[int, int], Path]:
