@@ -196,7 +196,8 @@ def test_unreadable_options_are_moved_away(state: Path) -> None:
 
 def _message(number: int, channel: str, target: str) -> Notification:
     return Notification(
-        id=f"m{number}", job=1, kind="end", channel=channel, target=target, subject="s", body="b", created=number, due=number
+        id=f"m{number}", job=1, kind="end", channel=channel, target=target, site=target, subject="s", body="b",
+        created=number, due=number,
     )  # fmt: skip
 
 
