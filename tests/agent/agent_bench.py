@@ -20,7 +20,7 @@ from tidewright.fabric.local import LocalFabric
 from tidewright.fabric.protocol import Unknown
 from tidewright.wire.agent import Inventory, JobReport, Usage
 
-PATIENCE_S = 15.0
+PATIENCE_S = 40.0
 ENV = {"PATH": os.environ["PATH"], "HOME": "/", "LANG": "C.UTF-8"}
 
 

@@ -138,7 +138,7 @@ def test_doctor_says_what_becomes_of_jobs_in_lost_turns(
     last: int, said: bool, tide: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = Report(sound=False, written=9)
-    monkeypatch.setattr("tidewright.app.health.examine", lambda state: ([], bad))
+    monkeypatch.setattr("tidewright.app.health.examine", lambda state, step: ([], bad))
     monkeypatch.setattr("tidewright.app.health.repair", lambda state: (replace(bad, keep_to=last), state / "kept"))
     repaired = tide("doctor", "--repair")
     assert repaired.code == 0 and ("ended by tide up" in repaired.out) is said

@@ -84,6 +84,25 @@ def test_each_message_comes_over_kills_of_sender_and_controller(notified: Notifi
     assert b"key=secret" not in b"".join(notified.client().journal()), "as little as the environment"
 
 
+def test_a_job_that_came_and_ended_while_nothing_was_heard_of_it_is_said_after_a_clean_restart(
+    notified: Notified,
+) -> None:
+    first = notified.run("true", "first")
+    notified.until(lambda: len(notified.hooked(first)) == 2)
+    (sender,) = notified.notifier()
+    sender.send_signal(signal.SIGSTOP)
+    unseen = notified.run("true", "unseen")
+    assert notified.client().wait(unseen, 20).exit_code == 0
+    assert notified.daemon is not None
+    notified.client().shutdown()  # with a snapshot: the turns are not replayed
+    notified.daemon.wait(20)
+    sender.send_signal(signal.SIGKILL)
+    notified.up()
+    notified.until(lambda: notified.hooked(unseen) == ["job.begin", "job.end"])
+    assert notified.hooked(first) == ["job.begin", "job.end"]
+
+
+@pytest.mark.full
 def test_a_dead_receiver_holds_nothing_up_and_the_sender_ends_with_its_controller(notified: Notified) -> None:
     notified.hook.answers = [500] * 50
     job = notified.run("true", "first")

@@ -92,7 +92,7 @@ def _job(tmp_path: Path, name: str, seconds: float = 1.0, **more: object) -> Job
 
 
 def test_a_job_runs_through_a_killed_controller_and_a_killed_agent(site: Site, tmp_path: Path) -> None:
-    (job,) = site.client().submit([_job(tmp_path, "tough", 2.0)]).ids
+    (job,) = site.client().submit([_job(tmp_path, "tough", 4.0)]).ids
     site.until(lambda: site.client().job(job).state == "running")
     site.kill("controller")
     site.up()

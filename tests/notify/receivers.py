@@ -21,6 +21,7 @@ class MailBox:
     def __init__(self) -> None:
         self.letters: list[Message] = []
         self.refuse: list[str] = []
+        self.farewell = "221 Bye"
 
     async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:  # noqa: N802
         if self.refuse:
@@ -31,6 +32,9 @@ class MailBox:
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
         self.letters.append(message_from_bytes(envelope.content))
         return "250 OK"
+
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+        return self.farewell
 
     @property
     def subjects(self) -> list[str]:

@@ -9,7 +9,10 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,18 +21,19 @@ from tests.notify.test_news import T0, reply
 from tidewright.base.errors import UsageError
 from tidewright.base.units import DAY, HOUR, SECOND
 from tidewright.model.notify import Notify, hide_targets, wrong_notify
-from tidewright.notify import closing, outbox, webhook
+from tidewright.notify import closing, mail, outbox, webhook
 from tidewright.notify.compose import messages
 from tidewright.notify.mail import Mailer, SmtpServer, completed, parse_smtp, read_password
 from tidewright.notify.news import SeenJob
 from tidewright.notify.outbox import Notification, Outbox
-from tidewright.notify.sender import Channel, Sender
+from tidewright.notify.sender import Channel, Sender, shown
 from tidewright.notify.webhook import WebhookSender, load_key, signature
 
 
 def message(target: str, channel: str = "webhook", number: int = 1) -> Notification:
     return Notification(
-        id=f"msg_{number}", job=7, kind="end", channel=channel, target=target, subject="job 7 (train) has completed",
+        id=f"msg_{number}", job=7, kind="end", channel=channel, target=target, site=urlsplit(target).netloc or target,
+        subject="job 7 (train) has completed",
         body='{"type": "job.end"}', created=T0, due=T0,
     )  # fmt: skip
 
@@ -128,15 +132,16 @@ def test_a_redirect_is_not_followed_and_this_machine_is_out_of_bounds_for_strang
         assert len(hook.got) == 1
 
 
-def test_a_receiver_that_trickles_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhook, "MOST_S", 0.3)
+@contextmanager
+def trickling(first: bytes) -> Iterator[int]:
+    """A server that sends a byte now and then, and never says anything whole; its port."""
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def trickle() -> None:
             peer, _ = server.accept()
             with peer:
-                peer.sendall(b"HTTP/1.1 2")
+                peer.sendall(first)
                 while not stop.wait(0.05):
                     try:
                         peer.sendall(b"x")
@@ -145,14 +150,66 @@ def test_a_receiver_that_trickles_is_cut_off(tmp_path: Path, monkeypatch: pytest
 
         thread = threading.Thread(target=trickle)
         thread.start()
-        box = sent(
-            tmp_path,
-            {"webhook": WebhookSender(b"k", True).send},
-            message(f"http://127.0.0.1:{server.getsockname()[1]}/"),
-        )
+        yield server.getsockname()[1]
         stop.set()
         thread.join()
-    assert state_of(box)[0][0] == "" and state_of(box)[0][1] == 1
+
+
+def test_a_receiver_that_trickles_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "MOST_S", 0.3)
+    with trickling(b"HTTP/1.1 2") as port:
+        ways = {"webhook": WebhookSender(b"k", True).send}
+        box = sent(tmp_path, ways, message(f"http://127.0.0.1:{port}/"))
+    assert state_of(box)[0][:2] == ("", 1)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["::1", "::ffff:127.0.0.1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "fd00:ec2::254", "100.100.100.200", "fe80::1"],
+)
+def test_addresses_that_stand_for_this_machine_or_for_a_clouds_secrets_are_out_of_bounds(address: str) -> None:
+    assert WebhookSender(b"k", False)._forbidden(address, set())
+    assert WebhookSender(b"k", False)._forbidden("192.0.2.7", {"192.0.2.7"}), "another address of this machine"
+    assert not WebhookSender(b"k", True)._forbidden("::1", set())
+
+
+def test_a_key_that_is_none_is_refused_not_used(tmp_path: Path) -> None:
+    for content in ("", "whsec_", "whsec_c2hvcnQ=", "whsec_?"):
+        (tmp_path / "webhook.key").write_text(content)
+        with pytest.raises(UsageError, match="holds no key"):
+            load_key(tmp_path)
+
+
+def test_an_array_that_takes_longer_than_what_is_kept_still_ends(tmp_path: Path) -> None:
+    box = Outbox(tmp_path)
+    box.note(SeenJob(job=1, group="1", size=2, began=True, state="failed"), (), T0)
+    box.note(SeenJob(job=2, group="1", size=2, began=True, state="running"), (), T0)
+    box.note(SeenJob(job=9, state="completed"), (), T0)
+    box.forget(T0 + 30 * DAY)
+    assert box.members("1", 2).final == box.members("1", 2).failed == 1 and box.seen(9) is None
+    box.note(SeenJob(job=2, group="1", size=2, began=True, state="completed"), (), T0 + 30 * DAY)
+    box.forget(T0 + 60 * DAY)
+    assert box.seen(1) is None and box.seen(2) is None
+
+
+def test_many_urls_of_one_slow_site_take_one_thread(tmp_path: Path) -> None:
+    begun: list[str] = []
+    go = threading.Event()
+
+    def slow(message: Notification) -> None:
+        begun.append(message.target)
+        go.wait(20)
+
+    box = Outbox(tmp_path)
+    box.note(SeenJob(job=7), [message(f"http://tar.pit/?{number}", number=number) for number in range(200)], T0)
+    box.note(SeenJob(job=8), [message("bob@x.org", "mail", 999)], T0)
+    sender = Sender(box, {"webhook": slow, "mail": slow}, lambda: T0)
+    sender.step()
+    while len(begun) < 2:
+        time.sleep(0.01)
+    assert sorted(begun) == ["bob@x.org", "http://tar.pit/?0"]
+    assert shown(message("https://hooks.x.org?token=SECRET")) == "hooks.x.org"
+    go.set()
 
 
 def test_a_mail_arrives_with_what_a_reader_needs(tmp_path: Path) -> None:
@@ -178,6 +235,23 @@ def test_an_address_that_the_server_refuses_is_given_up_and_a_busy_server_asked_
         assert state_of(box)[0][:2] == ("", 1)
         send_all(box, ways, T0 + HOUR)
         assert state_of(box)[0][:2] == ("sent", 2) and len(mails.letters) == 1
+
+
+def test_a_mail_that_was_taken_is_sent_whatever_the_server_says_to_quit(tmp_path: Path) -> None:
+    with mail_server() as (mails, url):
+        mails.farewell = "421 too busy"
+        ways: dict[str, Channel] = {"mail": Mailer(parse_smtp(url), "tide@pool", "", "").send}
+        box = sent(tmp_path, ways, message("bob@x.org", "mail"))
+        send_all(box, ways, T0 + HOUR)
+        assert len(mails.letters) == 1 and state_of(box) == [("sent", 1, "")]
+
+
+def test_a_mail_server_that_trickles_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mail, "MOST_S", 0.3)
+    with trickling(b"220-") as port:
+        ways: dict[str, Channel] = {"mail": Mailer(parse_smtp(f"smtp://127.0.0.1:{port}"), "tide@pool", "", "").send}
+        box = sent(tmp_path, ways, message("bob@x.org", "mail"))
+    assert state_of(box)[0][:2] == ("", 1)
 
 
 def test_nothing_goes_to_a_server_elsewhere_in_clear_nor_a_password_that_others_can_read(
@@ -231,7 +305,7 @@ def test_targets_are_checked_and_paths_of_webhooks_hidden() -> None:
 
 def test_the_bound_on_an_exchange_ends_with_it() -> None:
     one, other = socket.socketpair()
-    with closing.closed_after(one, 0.05):
+    with closing.closed_after(lambda: one, 0.05):
         time.sleep(0.01)
     time.sleep(0.1)
     one.send(b"x")

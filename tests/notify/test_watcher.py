@@ -11,15 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.notify.test_news import T0, reply
-from tidewright.base.errors import NotFound, Unreachable
+from tidewright.base.errors import NotFound, Unreachable, UsageError
 from tidewright.base.units import HOUR, MINUTE
 from tidewright.model.notify import Notify
 from tidewright.notify import watcher as module
 from tidewright.notify.outbox import Outbox
 from tidewright.notify.watcher import EventReader, Watcher
 from tidewright.wire.answers import EtaView
-from tidewright.wire.api import JobEvent, JobList
-from tidewright.wire.calls.notify import NotifyReply
+from tidewright.wire.api import FINAL_STATES, JobEvent
+from tidewright.wire.calls.notify import NotifyingReply, NotifyReply
 from tidewright.wire.job_parts import TimeInterval
 
 
@@ -31,8 +31,11 @@ class Answers:
         self.asked: list[tuple[str, int]] = []
         self.stream: list[JobEvent] = []
 
-    def jobs(self, notify: bool) -> JobList:
-        return JobList(jobs=tuple(one.job for one in self.replies.values()), now=T0)
+    def notifying(self, after: int | None) -> NotifyingReply:
+        self.asked.append(("notifying", -1 if after is None else after))
+        live = tuple(job for job, one in self.replies.items() if one.job.state not in FINAL_STATES)
+        ended = tuple(job for job, one in self.replies.items() if one.job.state in FINAL_STATES and job > (after or 0))
+        return NotifyingReply(live=live, ended=ended, newest=max(self.replies, default=0))
 
     def notify(self, job: int) -> NotifyReply:
         self.asked.append(("notify", job))
@@ -47,7 +50,7 @@ class Answers:
             job=job, name="train", state="queued", now=T0, starts=late, ends=TimeInterval(*(T0 + 2 * HOUR,) * 3)
         )
 
-    def events(self, last: str) -> Any:
+    def events(self, last: str, over: Any = None) -> Any:
         yield from self.stream
         raise Unreachable("gone", "")
 
@@ -126,3 +129,33 @@ def test_events_that_came_before_the_end_are_dealt_with_first(tmp_path: Path) ->
             reader.check()
             reader.some(0.01)
     assert [event.job for event in found] == list(range(2500))
+
+
+def test_jobs_that_came_and_ended_unseen_are_found_by_their_ids(tmp_path: Path) -> None:
+    watcher, answers, box, _ = watching(tmp_path, reply(("end",), id=1))
+    watcher.catch_up()
+    assert box.newest == 1
+    answers.replies |= {job: reply(("end",), id=job, state="completed", end=T0 + 1) for job in (2, 3)}
+    watcher.catch_up()
+    watcher.catch_up()
+    assert filed(box) == [(2, "end"), (3, "end")] and box.newest == 3
+    assert [after for what, after in answers.asked if what == "notifying"] == [-1, 1, 3]
+    del answers.replies[1]
+    watcher.catch_up()
+    assert box.unfinished() == [], "a job that is gone for good is not asked for without end"
+
+
+def test_one_whose_forecast_fails_keeps_no_other_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FORECASTS", 1)
+    jobs = [reply(("forecast",), id=job, state="queued") for job in (1, 2, 3)]
+    watcher, answers, _, _ = watching(tmp_path, *jobs)
+    watcher.catch_up()
+
+    def fails(job: int) -> EtaView:
+        answers.asked.append(("eta", job))
+        raise UsageError("no answer within 30 s", "")
+
+    monkeypatch.setattr(answers, "eta", fails)
+    for _ in range(3):
+        watcher.look_at_promises()
+    assert [job for what, job in answers.asked if what == "eta"] == [1, 2, 3]

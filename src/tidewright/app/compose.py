@@ -24,6 +24,7 @@ from ..live.controller.main import Controller, ControllerSettings
 from ..live.controller.notifier import Notifier
 from ..live.controller.rate_probe import EVERY_US as RATES_EVERY_US
 from ..notify.mail import MailSettings
+from ..notify.outbox import FILE as OUTBOX
 from ..policy.registry import make
 from ..wire.state_files import make_private
 from .access import check_access
@@ -101,7 +102,7 @@ def build_controller(settings: DaemonSettings) -> Controller:
 def _notifier(settings: DaemonSettings) -> Notifier:
     argv = [sys.executable, "-m", "tidewright.notify", "--state", str(settings.state), *settings.mail.argv]
     # Without TCP only the user of the controller, and root, submit jobs: they may ask this machine for anything anyhow.
-    return Notifier((*argv, *([] if settings.listen else ["--loopback"])), bool(settings.mail.smtp))
+    return Notifier((*argv, *([] if settings.listen else ["--loopback"])), bool(settings.mail.smtp), OUTBOX)
 
 
 def local_agents(settings: DaemonSettings) -> tuple[LocalAgent, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ SHOWN_AFTER_S = 2.0
 """Anything that takes longer than this shows that it goes on."""
 LINES_EVERY_S = 5.0
 """Least time between two lines of progress."""
+TICK_S = 0.25
 
 
 class Bar:
@@ -84,3 +86,21 @@ def progress(text: str, total: float | None = None, lines: bool = False) -> Iter
         yield bar
     finally:
         bar.close()
+
+
+@contextmanager
+def ticking(bar: Bar) -> Iterator[None]:
+    """Keep a bar up to date around work that does not report by itself, for as long as it takes."""
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(TICK_S):
+            bar.update()
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

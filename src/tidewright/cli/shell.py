@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "rates": "How fast workloads run on which devices.",
         "usage": "Device-time held and delivered, by team, user or tier.",
         "images": "List, check and clean up stored images of jobs.",
-        "doctor": "Check the state directory and say what can be recovered.",
+        "doctor": "Check the state directory and this machine; repair what is safe.",
         "setup": "Get what this machine lacks: CRIU, for full images.",
     },
     "Devices": {

@@ -14,7 +14,10 @@ ARRAY_TASKS = "array_tasks"
 MOST_TARGETS = 10
 MAX_TARGET = 500
 """Characters of an address or URL."""
-_ADDRESS = re.compile(r"[A-Za-z0-9._%+=-]{1,64}(@[A-Za-z0-9.-]{1,190})?")
+_ATOM, _LABEL = r"[A-Za-z0-9_%+=-]+", r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_ADDRESS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*(?:@{_LABEL}(?:\.{_LABEL})*)?")
+"""The usual of RFC 5321, section 4.1.2: dots between words, no quoted names."""
+MAX_ADDRESS = 254
 
 
 _URL = re.compile(r"(?P<site>https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?)(?:[/?].*)?")
@@ -35,7 +38,7 @@ def wrong_notify(notify: Notify) -> list[str]:
     found = [f"notify: {kind!r} is not one of {', '.join((*KINDS, ARRAY_TASKS))}" for kind in notify.events
              if kind not in KINDS and kind != ARRAY_TASKS]  # fmt: skip
     found += [f"mail_user: {address[:80]!r} is not a mail address" for address in notify.mail
-              if not _ADDRESS.fullmatch(address)]  # fmt: skip
+              if len(address) > MAX_ADDRESS or not _ADDRESS.fullmatch(address)]  # fmt: skip
     found += [f"webhook: {reason}" for url in notify.webhooks if (reason := _wrong_url(url))]
     if len(notify.mail) + len(notify.webhooks) > MOST_TARGETS:
         found.append(f"notify: more than {MOST_TARGETS} addresses and URLs")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 MOST_S = 60.0
 """A message has been handed over within so long, or is tried again."""
 
 
 @contextlib.contextmanager
-def closed_after(sock: socket.socket | None, seconds: float) -> Iterator[None]:
-    """Shut the connection down when the block takes longer: what it waits for ends with OSError then."""
+def closed_after(current: Callable[[], socket.socket | None], seconds: float) -> Iterator[None]:
+    """Shut the connection that ``current`` gives down when the block takes longer: what it waits for ends with OSError. It is
+    asked then: TLS puts another socket in the place of the first."""
 
     def shut() -> None:
+        sock = current()
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

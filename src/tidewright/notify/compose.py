@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,10 +26,13 @@ def messages(kind: str, reply: NotifyReply, now: int, why: str = "", array: bool
         subject = f"array {reply.array} ({job.name.partition('[')[0]}, {reply.size} members) {said}"
     common: dict[str, Any] = {"job": job.id, "kind": kind, "subject": subject, "created": now, "due": now}
     text = body(subject, job, why)
-    found = [Notification(id=new_id(), channel="mail", target=one, body=text, **common) for one in notify.mail]
+    found = [
+        Notification(id=new_id(), channel="mail", target=one, site=one, body=text, **common) for one in notify.mail
+    ]
     data = payload(kind, subject, reply, now, why)
     return found + [
-        Notification(id=new_id(), channel="webhook", target=one, body=data, **common) for one in notify.webhooks
+        Notification(id=new_id(), channel="webhook", target=one, site=urlsplit(one).netloc, body=data, **common)
+        for one in notify.webhooks
     ]
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import smtplib
 import ssl
 from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import formatdate
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ..base.errors import UsageError
-from ..wire.state_files import read_own
 from .closing import MOST_S, closed_after
 from .outbox import Notification
 
@@ -83,12 +83,14 @@ def completed(address: str, domain: str) -> str:
 
 
 def read_password(file: str) -> str:
-    """From a file that only its owner can read. Raises UsageError and OSError."""
+    """From a file that only its owner can read, by a link too (secrets of Kubernetes are links). Raises UsageError, OSError."""
     if not file:
         return ""
-    if Path(file).stat().st_mode & 0o077:
-        raise UsageError(f"others can read {file}", f"chmod 600 {file}")
-    return read_own(Path(file)).decode().rstrip("\n")
+    with open(file, "rb") as opened:
+        found = os.fstat(opened.fileno())
+        if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
+            raise UsageError(f"others can read {file}", f"chmod 600 {file}, as its owner")
+        return opened.read(4096).decode().rstrip("\n")
 
 
 class Mailer:
@@ -98,24 +100,35 @@ class Mailer:
         self._server, self._sender, self._domain, self._password_file = server, sender, domain, password_file
 
     def send(self, message: Notification) -> None:
-        """Hand a message in. Raises OSError or smtplib.SMTPException."""
+        """Hand a message in. Raises OSError, smtplib.SMTPException or UsageError."""
         server = self._server
         context = ssl.create_default_context()
-        if server.scheme == "smtps":
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(server.host, server.port, timeout=TIMEOUT_S, context=context)
-        else:
-            smtp = smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S)
-        with smtp, closed_after(smtp.sock, MOST_S):
-            if server.scheme == "smtp":
+        smtp = (
+            smtplib.SMTP_SSL(timeout=TIMEOUT_S, context=context)
+            if server.scheme == "smtps"
+            else smtplib.SMTP(timeout=TIMEOUT_S)
+        )
+        smtp._host = server.host  # type: ignore[attr-defined]  # what certificates are checked for; connect() does not set it
+        with closed_after(lambda: smtp.sock, MOST_S):
+            try:
+                smtp.connect(server.host, server.port)
+                self._hand_in(smtp, message, context)
+                with contextlib.suppress(OSError, smtplib.SMTPException):
+                    smtp.quit()  # it is accepted, whatever the server says to that
+            finally:
+                smtp.close()
+
+    def _hand_in(self, smtp: smtplib.SMTP, message: Notification, context: ssl.SSLContext) -> None:
+        if self._server.scheme == "smtp":
+            smtp.ehlo()
+            if smtp.has_extn("starttls"):
+                smtp.starttls(context=context)
                 smtp.ehlo()
-                if smtp.has_extn("starttls"):
-                    smtp.starttls(context=context)
-                    smtp.ehlo()
-                elif not server.is_local:
-                    raise smtplib.SMTPNotSupportedError("the server offers no TLS, and is not on this machine")
-            if server.user:
-                smtp.login(server.user, read_password(self._password_file))
-            smtp.send_message(self._letter(message))
+            elif not self._server.is_local:
+                raise smtplib.SMTPNotSupportedError("the server offers no TLS, and is not on this machine")
+        if self._server.user:
+            smtp.login(self._server.user, read_password(self._password_file))
+        smtp.send_message(self._letter(message))
 
     def _letter(self, message: Notification) -> EmailMessage:
         letter = EmailMessage()

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..base.errors import TideError
+from ..base.errors import TideError, UsageError
 from ..wire.client import Client
 from ..wire.log_limit import LogLimit
 from ..wire.state_files import open_own
-from .mail import Mailer, parse_smtp
+from .mail import Mailer, parse_smtp, read_password
 from .outbox import Outbox
 from .sender import Channel, Sender
 from .watcher import Watcher
@@ -36,6 +36,10 @@ def channels(given: argparse.Namespace) -> dict[str, Channel]:
     """How messages are sent. Raises UsageError."""
     found: dict[str, Channel] = {"webhook": WebhookSender(load_key(given.state), given.loopback).send}
     if given.smtp:
+        try:
+            read_password(given.smtp_password_file)
+        except (OSError, UsageError) as error:
+            logging.error("mails cannot be sent: %s", error)
         sender = given.mail_from or f"tide@{os.uname().nodename}"
         found["mail"] = Mailer(parse_smtp(given.smtp), sender, given.mail_domain, given.smtp_password_file).send
     return found
@@ -48,6 +52,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--smtp-password-file", default="", metavar="FILE", help="its password, mode 0600")
     parser.add_argument("--mail-from", default="", metavar="ADDRESS", help="sender of mails")
     parser.add_argument("--mail-domain", default="", metavar="DOMAIN", help="of users whose address is a name alone")
+    parser.add_argument(
+        "--parent", type=int, default=0, metavar="PID", help="end with this process, which has started it"
+    )
     parser.add_argument("--loopback", action="store_true", help="webhooks may reach this machine")
     return parser.parse_args(argv)
 
@@ -57,11 +64,12 @@ def main(argv: list[str] | None = None) -> int:
     given = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger().handlers[0].addFilter(LogLimit())
+    parent = given.parent or os.getppid()
     lock = open_own(given.state / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return 0  # another one sends
+    while not _locked(lock):  # another one sends, and is about to end with its controller
+        if os.getppid() != parent:
+            return 0
+        time.sleep(PARENT_S)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -79,12 +87,20 @@ def main(argv: list[str] | None = None) -> int:
     def send() -> None:
         Sender(Outbox(state), ways, now_us).run(stop)
 
-    parent = os.getppid()
     for part in (watch, send):
         threading.Thread(target=_guarded, args=(part, stop, failed), daemon=True).start()
     while not stop.wait(PARENT_S) and os.getppid() == parent:
         pass
-    return int(failed.is_set())
+    logging.shutdown()
+    os._exit(int(failed.is_set()))  # what is being sent is not waited for: it may take a minute, and is sent again
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _guarded(part: Callable[[], None], stop: threading.Event, failed: threading.Event) -> None:

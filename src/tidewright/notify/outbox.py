@@ -35,6 +35,8 @@ class Notification(Struct, frozen=True, kw_only=True):
     channel: str
     """``mail`` or ``webhook``."""
     target: str
+    site: str
+    """What gets one message at a time: the address of a mail, the host and port of a URL."""
     subject: str
     body: str
     created: int
@@ -59,17 +61,20 @@ class Outbox:
         with self._whole():
             self._db.execute(
                 "create table if not exists message (id text primary key, job int, kind text, channel text, target text,"
-                " subject text, body text, created int, due int, tries int, error text, done text)"
+                " site text, subject text, body text, created int, due int, tries int, error text, done text)"
             )
-            self._db.execute("create index if not exists message_due on message (done, due)")
+            self._db.execute("create index if not exists message_site on message (done, site, created)")
             self._db.execute(
                 "create table if not exists seen (job int primary key, array text, began int, final int, failed int,"
                 " broken int, forecast int,"
                 " interrupted int, at int,"
                 " what blob)"
             )
-            self._db.execute("create index if not exists seen_array on seen (array)")
+            self._db.execute(
+                "create index if not exists seen_array on seen (array, began, final, failed, broken, forecast, interrupted)"
+            )
             self._db.execute("create table if not exists cursor (one int primary key, seq text)")
+            self._db.execute("create table if not exists newest (one int primary key, job int)")
 
     def close(self) -> None:
         self._db.close()
@@ -95,6 +100,16 @@ class Outbox:
     def passed(self, seq: str) -> None:
         """Every event up to this one has been dealt with."""
         self._db.execute("insert or replace into cursor values (0, ?)", (seq,))
+
+    @property
+    def newest(self) -> int | None:
+        """The job up to which all are known that want notifications; None: nothing is known yet."""
+        row = self._db.execute("select job from newest").fetchone()
+        return row[0] if row else None
+
+    def known_to(self, job: int) -> None:
+        """All jobs up to this one are known."""
+        self._db.execute("insert or replace into newest values (0, ?)", (job,))
 
     def seen(self, job: int) -> SeenJob | None:
         """What was seen of a job; None: nothing."""
@@ -138,14 +153,22 @@ class Outbox:
     # -- what is to be sent -----------------------------------------------------------------------------------------------------
 
     def due(self, now: int, most: int) -> list[Notification]:
-        """Messages to be sent now: the oldest to each address and URL, so that many to one do not keep others waiting."""
+        """Messages to be sent now: the oldest to each site, so that many to one do not keep others waiting."""
         # With min() SQLite takes the other columns from the row that has the least (sqlite.org/lang_select.html, bare columns).
         rows = self._db.execute(
             f"select {', '.join(_COLUMNS)}, min(created) from message where done = '' and due <= ?"
-            " group by target order by due limit ?",
+            " group by site order by due limit ?",
             (now, most),
         )
         return [Notification(**dict(zip(_COLUMNS, row, strict=False))) for row in rows]
+
+    def next_to(self, site: str, now: int) -> Notification | None:
+        """The oldest message to a site that is to be sent now."""
+        row = self._db.execute(
+            f"select {', '.join(_COLUMNS)} from message where done = '' and site = ? and due <= ? order by created limit 1",
+            (site, now),
+        ).fetchone()
+        return None if row is None else Notification(**dict(zip(_COLUMNS, row, strict=True)))
 
     def tried(self, message: Notification, done: str, error: str, due: int) -> None:
         """What came of a try; with ``done`` empty it is tried again at ``due``."""
@@ -155,9 +178,13 @@ class Outbox:
         )
 
     def forget(self, now: int) -> None:
-        """What was sent, and jobs that ended, long ago."""
+        """What was sent, and jobs that ended, long ago: of an array once all that is known of it has, for its end is that of its
+        last member."""
         self._db.execute("delete from message where done != '' and created < ?", (now - KEPT_US,))
-        self._db.execute("delete from seen where final = 1 and at < ?", (now - KEPT_US,))
+        self._db.execute(
+            "delete from seen where final = 1 and at < ? and (array = '' or array not in"
+            " (select array from seen where array != '' and (final = 0 or at >= ?)))", (now - KEPT_US, now - KEPT_US),
+        )  # fmt: skip
 
 
 def new_id() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import smtplib
 import threading
 import time
@@ -19,6 +20,8 @@ from .webhook import WebhookRefused
 
 log = logging.getLogger("tidewright.notify")
 THREADS = 8
+"""For mails, and as many for webhooks."""
+MOST_SITES = 1000
 PAUSES_S = (5.0, 3600.0)
 GIVEN_UP_US = DAY
 LOOK_S = 0.5
@@ -30,15 +33,16 @@ Channel = Callable[[Notification], None]
 
 
 class Sender:
-    """One message at a time to each address and URL. ``channels``: how each kind is sent. ``clock``: microseconds since 1970."""
+    """One message at a time to each site. ``channels``: how each kind is sent. ``clock``: microseconds since 1970."""
 
     def __init__(self, outbox: Outbox, channels: Mapping[str, Channel], clock: Callable[[], int]) -> None:
         self._outbox, self._channels, self._clock = outbox, channels, clock
-        self._pool = ThreadPoolExecutor(THREADS)
+        # Webhooks are users' own, and may all be slow: mails have threads of their own.
+        self._threads = {name: ThreadPoolExecutor(THREADS, name) for name in ("mail", "webhook")}
         self._sending: dict[str, tuple[Notification, Future[None]]] = {}
-        """By address or URL."""
+        """By site."""
         self._ended = threading.Event()
-        self._forgot_s = 0.0
+        self._looked_s = self._forgot_s = -math.inf
 
     def run(self, stop: threading.Event) -> None:
         """Until stopped; what is being sent then is sent again by the next run."""
@@ -46,22 +50,29 @@ class Sender:
             self._ended.clear()
             self.step()
             self._ended.wait(LOOK_S)  # what was accepted is noted at once: a kill before that sends it again
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def step(self) -> None:
         """Begin what is due, and take note of what has come of the rest."""
-        for target, (message, sent) in list(self._sending.items()):
+        now = self._clock()
+        for site, (message, sent) in list(self._sending.items()):
             if sent.done():
-                del self._sending[target]
+                del self._sending[site]
                 self._outcome(message, sent.exception())
-        for message in self._outbox.due(self._clock(), 100):
-            if message.target not in self._sending:
-                sent = self._pool.submit(self._send, message)
-                sent.add_done_callback(lambda _: self._ended.set())
-                self._sending[message.target] = (message, sent)
-        if time.monotonic() - self._forgot_s > FORGET_S:
+                if (following := self._outbox.next_to(site, now)) is not None:
+                    self._begin(following)
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._looked_s = time.monotonic()
+            for message in self._outbox.due(now, MOST_SITES):
+                if message.site not in self._sending:
+                    self._begin(message)
+        if time.monotonic() - self._forgot_s >= FORGET_S:
             self._forgot_s = time.monotonic()
-            self._outbox.forget(self._clock())
+            self._outbox.forget(now)
+
+    def _begin(self, message: Notification) -> None:
+        sent = self._threads[message.channel].submit(self._send, message)
+        sent.add_done_callback(lambda _: self._ended.set())
+        self._sending[message.site] = (message, sent)
 
     @property
     def is_idle(self) -> bool:
@@ -96,5 +107,5 @@ class Sender:
 
 
 def shown(message: Notification) -> str:
-    """The address; of a URL the host alone, for its path may be a secret."""
-    return message.target if message.channel == "mail" else message.target.split("/", 3)[2]
+    """The address; of a URL the host alone, for the rest may be a secret."""
+    return message.site

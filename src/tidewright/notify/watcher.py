@@ -11,7 +11,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ..base.backoff import pause_s
-from ..base.errors import Busy, NotFound, TideError
+from ..base.errors import NotFound, TideError
 from ..model.notify import ARRAY_TASKS
 from ..wire.api import JobEvent
 from ..wire.client import Client
@@ -27,6 +27,8 @@ FORECASTS = 20
 """Jobs asked for a forecast at one look: each costs the controller a simulation."""
 PROMISES = 200
 """Jobs whose promises are looked at in one go."""
+CATCH_UP_S = 600.0
+"""Between two looks at every job: a controller drops events of a client that is too slow."""
 BATCH = 1000
 
 
@@ -58,9 +60,10 @@ class Watcher:
 
     def catch_up(self) -> None:
         """Look at every job of which something may have been missed."""
-        listed = [job.id for job in self._client.jobs(notify=True).jobs]
-        for job in sorted({*listed, *self._outbox.unfinished()}):
+        found = self._client.notifying(self._outbox.newest)
+        for job in sorted({*found.live, *found.ended, *self._outbox.unfinished()}):
             self.look(job)
+        self._outbox.known_to(found.newest)
 
     def look(self, job: int) -> None:
         """File messages about what is new of a job."""
@@ -68,6 +71,8 @@ class Watcher:
             reply = self._client.notify(job)
         except NotFound:
             self._live.pop(job, None)
+            if (lost := self._outbox.seen(job)) is not None:
+                self._outbox.note(replace(lost, state="cancelled"), (), self._clock())
             return
         now, before = self._clock(), self._outbox.seen(job)
         seen, kinds = news(before or first_seen(reply), reply, now)
@@ -92,12 +97,13 @@ class Watcher:
             [job for job, events in self._live.items() if kind in events] for kind in ("breach", "forecast")
         )
         looked = _in_turn(breach, self._looked_from, PROMISES)
+        self._looked_from = (looked or [0])[-1]
         for job in looked:
             self.look(job)
         asked = _in_turn([job for job in forecast if self._may_break(job)], self._forecast_from, FORECASTS)
+        self._forecast_from = (asked or [0])[-1]
         for job in asked:
             self._forecast(job)
-        self._looked_from, self._forecast_from = (looked or [0])[-1], (asked or [0])[-1]
 
     def _may_break(self, job: int) -> bool:
         seen = self._outbox.seen(job)
@@ -106,7 +112,8 @@ class Watcher:
     def _forecast(self, job: int) -> None:
         try:
             reply, eta = self._client.notify(job), self._client.eta(job)
-        except (NotFound, Busy):
+        except TideError as error:
+            log.info("job %d: no forecast: %s", job, error)
             return
         seen, why = self._outbox.seen(job), breaks_by_forecast(reply, eta)
         if why and seen is not None:
@@ -118,7 +125,7 @@ class Watcher:
         events = EventReader(self._make_client(), self._outbox.cursor or "0.0", done)
         self.catch_up()
         self._tries = 0
-        look_s = time.monotonic() + LOOK_S
+        look_s, again_s = time.monotonic() + LOOK_S, time.monotonic() + CATCH_UP_S
         while not stop.is_set():
             found = events.some(min(0.5, max(0.0, look_s - time.monotonic())))
             for job in dict.fromkeys(event.job for event in found if event.notify):
@@ -129,6 +136,9 @@ class Watcher:
             if time.monotonic() >= look_s:
                 self.look_at_promises()
                 look_s = time.monotonic() + LOOK_S
+            if time.monotonic() >= again_s:
+                self.catch_up()
+                again_s = time.monotonic() + CATCH_UP_S
 
 
 def _in_turn(jobs: list[int], last: int, most: int) -> list[int]:
@@ -148,7 +158,7 @@ class EventReader:
 
     def _read(self) -> None:
         try:
-            for event in self._client.events(self._cursor):
+            for event in self._client.events(self._cursor, self._done.is_set):
                 while not self._done.is_set():
                     try:
                         self._events.put(event, timeout=1)

@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import http.client
 import ipaddress
-import os
 import secrets
 import socket
 import ssl
@@ -21,7 +20,11 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..wire.state_files import open_own, read_own
+import psutil
+
+from ..base.atomic import write_atomically
+from ..base.errors import UsageError
+from ..wire.state_files import read_own
 from .closing import MOST_S, closed_after
 from .outbox import Notification
 
@@ -30,6 +33,11 @@ PREFIX = "whsec_"
 TIMEOUT_S = 10.0
 GONE = 410
 MOST_ANSWER = 4096
+LEAST_KEY = 24
+"""Bytes, as the specification has it."""
+METADATA = frozenset({"fd00:ec2::254", "100.100.100.200", "168.63.129.16"})
+"""Where clouds answer for a machine, besides link-local addresses: with credentials."""
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class WebhookRefused(OSError):
@@ -41,12 +49,19 @@ class WebhookRefused(OSError):
 
 
 def load_key(state: Path) -> bytes:
-    """The key of this controller's signatures, made where there is none: STATE/webhook.key, ``whsec_`` and base64."""
+    """The key of this controller's signatures, made where there is none: STATE/webhook.key, ``whsec_`` and base64. Raises
+    UsageError for a file that holds none."""
     path = state / KEY_FILE
     if not path.exists():
-        with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
-            file.write(PREFIX + base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
-    return base64.b64decode(read_own(path).decode().strip().removeprefix(PREFIX), validate=True)
+        text = PREFIX + base64.b64encode(secrets.token_bytes(32)).decode() + "\n"
+        write_atomically(path, text.encode(), durable=True)
+    try:
+        key = base64.b64decode(read_own(path).decode().strip().removeprefix(PREFIX), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) < LEAST_KEY:
+        raise UsageError(f"{path} holds no key", "delete it: another one is made, which receivers are to be given")
+    return key
 
 
 def signature(key: bytes, message: str, at: int, body: str) -> str:
@@ -67,8 +82,8 @@ class WebhookSender:
         host, secure = parts.hostname or "", parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
         connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-        connection.sock = self._connected(host, port, secure)
-        with contextlib.closing(connection), closed_after(connection.sock, MOST_S):
+        connection.sock = sock = self._connected(host, port, secure)
+        with contextlib.closing(connection), closed_after(lambda: sock, MOST_S):
             at, path = int(time.time()), parts.path or "/"
             headers = {
                 "content-type": "application/json", "user-agent": "tidewright", "webhook-id": message.id,
@@ -84,11 +99,11 @@ class WebhookSender:
 
     def _connected(self, host: str, port: int, secure: bool) -> socket.socket:
         entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        address = entries[0][4][0]
+        own = set() if self._loopback else _own_addresses()
         for entry in entries:
-            if reason := self._forbidden(str(entry[4][0])):
+            if reason := self._forbidden(str(entry[4][0]), own):
                 raise WebhookRefused(f"{host}: {entry[4][0]} {reason}", permanent=True)
-        plain = socket.create_connection((str(address), port), timeout=TIMEOUT_S)
+        plain = _first_that_answers([str(entry[4][0]) for entry in entries], port)
         if not secure:
             return plain
         try:
@@ -97,12 +112,36 @@ class WebhookSender:
             plain.close()
             raise
 
-    def _forbidden(self, text: str) -> str:
-        address = ipaddress.ip_address(text.partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified or mapped.is_reserved:
-            return "is no address for webhooks"
-        return "" if self._loopback or not mapped.is_loopback else "is this machine, which webhooks do not reach"
+    def _forbidden(self, text: str, own: set[str]) -> str:
+        address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+        if address.is_loopback:
+            return "" if self._loopback else "is this machine, which webhooks do not reach"
+        if str(address) in own:
+            return "is this machine, which webhooks do not reach"
+        odd = address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved
+        return "is no address for webhooks" if odd or str(address) in METADATA else ""
+
+
+def _plain(address: Address) -> Address:
+    """The IPv4 address that one of IPv6 stands for (mapped, RFC 4291; 6to4, RFC 3056; Teredo, RFC 4380), else itself."""
+    if isinstance(address, ipaddress.IPv6Address):
+        teredo = address.teredo
+        return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else address)
+    return address
+
+
+def _own_addresses() -> set[str]:
+    return {one.address.partition("%")[0] for known in psutil.net_if_addrs().values() for one in known}
+
+
+def _first_that_answers(addresses: list[str], port: int) -> socket.socket:
+    for at, address in enumerate(addresses, 1):
+        try:
+            return socket.create_connection((address, port), timeout=TIMEOUT_S)
+        except OSError:
+            if at == len(addresses):
+                raise
+    raise OSError("no address")
 
 
 def _retry_s(answer: http.client.HTTPResponse) -> float | None:

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -110,10 +110,9 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
         user: str | None = None,
         limit: int = 0,
         collapse: bool = False,
-        notify: bool = False,
     ) -> api.JobList:
         """Live jobs, with ``all`` the ended ones too. ``state``: names separated by commas; ``limit`` 0: no limit; ``collapse``:
-        one entry for the members of an array that wait alike; ``notify``: those whose users want notifications."""
+        one entry for the members of an array that wait alike."""
         query = {
             "all": int(all) or None,
             "state": state,
@@ -121,7 +120,6 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
             "name": name,
             "user": user,
             "limit": limit or None,
-            "notify": int(notify) or None,
             "collapse": int(collapse) or None,
         }
         return self._ask("GET", "/v1/jobs", api.JobList, query=query)
@@ -218,12 +216,15 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
         """The pool at a glance, with measured loads."""
         return self._ask("GET", "/v1/top", api.TopView)
 
-    def events(self, last: str = "") -> Iterator[api.JobEvent]:
-        """State changes as they happen, without end; with ``last``, those after that ``seq`` first."""
+    def events(self, last: str = "", over: Callable[[], bool] = lambda: False) -> Iterator[api.JobEvent]:
+        """State changes as they happen, without end; with ``last``, those after that ``seq`` first. ``over``, asked at every line
+        (there is one every 15 s), ends them."""
         headers = {"last-event-id": last} if last else {}
         with self._stream("/v1/events", {}, headers) as answer:
             data: list[bytes] = []
             for line in answer:
+                if over():
+                    return
                 if line.startswith(b"data:"):
                     data.append(line[5:].strip())
                 elif not line.strip() and data:

@@ -12,7 +12,7 @@ from . import api
 from .bounds import QUERIES, bound
 from .calls.completion import WORD_KINDS, WordList
 from .calls.job_changes import BulkReply, BulkRequest, RequeueRequest, Selection, UpdateRequest
-from .calls.notify import NotifyReply
+from .calls.notify import NotifyingReply, NotifyReply
 from .services import DeployRequest, ReplicaReadyRequest, ScaleServiceRequest, ServiceImageRequest, ServiceList
 
 
@@ -54,8 +54,7 @@ _ROUTES: tuple[Route, ...] = (
             Param("team", "of this team"), Param("user", "of this user"), Param("name", "of this name"),
             Param("limit", "at most so many", "integer"),
             Param("collapse", "1: one entry for the members of an array that wait alike", "integer"),
-            Param("notify", "1: with notifications", "integer"),
-        ),
+                   ),
     ),
     Route(
         name="job", method="GET", path=_JOB, answer=api.JobReply,
@@ -66,6 +65,10 @@ _ROUTES: tuple[Route, ...] = (
         answer=api.WhyView, query=(Param("changes", "0: look for no changes, which takes longer", "integer"),),
     ),
     Route(name="eta", method="GET", path=_JOB + "/eta", text="When it starts and ends", answer=api.EtaView),
+    Route(
+        name="notifying", method="GET", path="/v1/notifications", text="Jobs that want notifications",
+        answer=NotifyingReply, query=(Param("after", "ended ones with ids above it; left out: the latest", "integer"),),
+    ),
     Route(
         name="notify", method="GET", path=_JOB + "/notify", text="Whom it notifies of what; over the unix socket only",
         answer=NotifyReply,

@@ -47,8 +47,6 @@ class Query(NamedTuple):
     limit: int = 0
     without: Mapping[int, object] = {}
     """Jobs in the book that are not shown."""
-    notify: bool = False
-    """Only jobs whose users want notifications."""
     collapse: bool = False
     """One entry for the members of an array that wait alike."""
 
@@ -87,7 +85,7 @@ async def _matching(book: Book, journal: Journal, query: Query, now: int) -> Asy
     for first in range(0, len(ids), CHUNK):
         for job in _of(book, ids[first : first + CHUNK], query.equal):
             spec = book.specs.get(job)  # it may have ended since
-            if spec is None or job in query.without or job in hidden or (query.notify and spec.notify is None):
+            if spec is None or job in query.without or job in hidden:
                 continue
             view = views.live_job(book, job, now)
             yield job, _for_all(book, view, stands_for[job]) if job in stands_for else view

@@ -94,7 +94,7 @@ class Routes(JobChangeRoutes):
         query = Query(
             states=tuple(states(given.get("state", ""))), limit=number(request, "limit", 0),
             equal={key: given[key] for key in ("name", "team", "user") if key in given},
-            ended=flag(request, "all"), without=self.context.loop.rejected, notify=flag(request, "notify"),
+            ended=flag(request, "all"), without=self.context.loop.rejected,
             collapse=flag(request, "collapse"),
         )  # fmt: skip
         found = await listing(self._book, self.context.journal, query, self._now())
@@ -148,8 +148,10 @@ class Routes(JobChangeRoutes):
     async def notify(self, request: Request) -> Response:
         if uid_of(request.scope) is None:
             raise UsageError("notifications are asked for over the unix socket only", "ask on the controller's machine")
-        job = await self._find(request)
-        return self._answer(notifications.reply(self.context, job, self._view(job), self._now()))
+        return self._answer(notifications.reply(self.context, await self._find(request), self._now()))
+
+    async def notifying(self, request: Request) -> Response:
+        return self._answer(await notifications.notifying(self.context, number(request, "after", -1)))
 
     async def suspend(self, request: Request) -> Response:
         body = await read_body(request, api.SuspendRequest, api.SuspendRequest())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import subprocess
@@ -11,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.backoff import pause_s
+from ...base.errors import TideError
 from ...wire.state_files import open_own
 from .loop import Loop
 
 log = logging.getLogger(__name__)
 LOG = "notify.log"
-DATABASE = "notify.db"
-"""What is there once notifications have been wanted: some may still be to be sent."""
 LOOK_S = 1.0
 PAUSES_S = (1.0, 60.0)
 LASTED_S = 60.0
@@ -30,6 +28,8 @@ class Notifier:
 
     argv: tuple[str, ...] = ()
     mails: bool = False
+    database: str = ""
+    """A file of the state directory that is there once notifications have been wanted: some may still be to be sent."""
 
 
 class NotifierSupervisor:
@@ -58,13 +58,13 @@ class NotifierSupervisor:
             self._end()
 
     def _is_wanted(self) -> bool:
-        return self._loop.event_stream.notifies or (self._state / DATABASE).exists()
+        return self._loop.event_stream.notifies or (self._state / self._notifier.database).exists()
 
     async def _until_ended(self) -> int | str:
         try:
             self._start()
-        except OSError as error:
-            return error.strerror or str(error)
+        except (OSError, TideError) as error:
+            return str(error)
         assert self._child is not None
         while (code := self._child.poll()) is None:
             await asyncio.sleep(LOOK_S)
@@ -73,11 +73,15 @@ class NotifierSupervisor:
     def _start(self) -> None:
         with os.fdopen(open_own(self._state / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as out:
             self._child = subprocess.Popen(
-                self._notifier.argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
+                [*self._notifier.argv, "--parent", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                cwd="/",
             )
 
     def _end(self) -> None:
+        """It ends within a second, which is not waited for; it would also see that its parent is gone."""
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -25,8 +25,18 @@ class NotifyReply(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
+class NotifyingReply(Struct, frozen=True, kw_only=True):
+    """Jobs that want notifications: all ``live`` ones, and the ``ended`` ones after the id that was asked for; ``newest``: the
+    last id that was given out."""
+
+    live: tuple[int, ...]
+    ended: tuple[int, ...]
+    newest: int
+    schema: str = SCHEMA
+
+
 class _Asks(Protocol):
-    def _ask(self, method: str, path: str, answer: type[NotifyReply]) -> NotifyReply: ...
+    def _ask(self, method: str, path: str, kind: Any, body: Any = None, query: Any = None) -> Any: ...
 
 
 class NotifyCalls:
@@ -34,4 +44,10 @@ class NotifyCalls:
 
     def notify(self: _Asks, ref: Ref) -> NotifyReply:
         """Whom a job notifies of what; over the unix socket only. Raises NotFound for one that notifies of nothing."""
-        return self._ask("GET", job_path(ref, "/notify"), NotifyReply)
+        found: NotifyReply = self._ask("GET", job_path(ref, "/notify"), NotifyReply)
+        return found
+
+    def notifying(self: _Asks, after: int | None = None) -> NotifyingReply:
+        """Live jobs that want notifications, and ended ones with ids above ``after``; None: the latest of them."""
+        found: NotifyingReply = self._ask("GET", "/v1/notifications", NotifyingReply, query={"after": after})
+        return found

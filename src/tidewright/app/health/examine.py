@@ -1,0 +1,86 @@
+"""Every check of a state directory in order, and the repairs of what they found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...base.errors import DiskFull, TideError
+from ...live.journal import doctor
+from ...live.journal.doctor import Report
+from ...live.journal.store import DATABASE
+from ..start import controller_pid
+from .clocks import check_clocks
+from .disk_use import check_disk
+from .finding import BAD, NOTE, OK, Finding, Repair, Step
+from .leftovers import check_leftovers
+from .machine import check_machine
+from .messages import check_notifications
+from .modes import check_modes, exposure
+from .options import check_settings
+from .processes import check_controller, check_sockets
+
+
+def examine(state: Path, step: Step = lambda text: None) -> tuple[list[Finding], Report | None]:
+    """Every finding, and the journal's report when there is one and no controller is writing it."""
+    try:
+        there = state.is_dir()
+        exposed = exposure(state) if there else None
+    except OSError as error:
+        advice = "run tide as its owner, or choose another directory with --state"
+        return [Finding("state", BAD, f"{state} cannot be looked at: {error.strerror}", advice)], None
+    if not there:
+        return [Finding("state", NOTE, f"{state} does not exist yet", "tide up makes it")], None
+    if exposed is not None:
+        return [exposed], None
+    pid = controller_pid(state)
+    findings = [
+        check_modes(state),
+        check_disk(state, step),
+        *check_settings(state, pid is not None),
+        *check_clocks(state),
+    ]
+    findings += check_sockets(state)
+    about, nodes = check_controller(state, pid)
+    step("looking at this machine")
+    findings += [*about, *check_machine(pid, nodes), *check_notifications(state, pid is not None)]
+    findings += check_leftovers(state, pid is not None, step)
+    step("reading the journal")
+    finding, report = _journal(state, pid)
+    return [*findings, finding], report
+
+
+def _journal(state: Path, pid: int | None) -> tuple[Finding, Report | None]:
+    if not (state / DATABASE).exists():
+        return Finding("journal", NOTE, "none yet", "tide up begins it"), None
+    if pid is not None:
+        text = "in use; it was verified when the controller started. tide down, then tide doctor reads all of it"
+        return Finding("journal", OK, text), None
+    try:
+        report = doctor.doctor(state)
+    except DiskFull as error:
+        return Finding("journal", NOTE, f"not looked at: {error.message}", error.remedy), None
+    return Finding("journal", OK if report.sound else BAD, "\n".join(report.lines)), report
+
+
+def mend(findings: Iterable[Finding]) -> list[Repair]:
+    """Repair what can be repaired with safety."""
+    repairs = []
+    for finding in sorted(findings, key=lambda one: not one.frees):
+        if finding.mend is not None:
+            try:
+                repairs.append(Repair(finding, True, finding.mend()))
+            except (OSError, TideError) as error:
+                repairs.append(Repair(finding, False, _in_words(error)))
+    return repairs
+
+
+def _in_words(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+
+
+def repair(state: Path) -> tuple[Report, Path]:
+    """Put a sound copy of the journal in place of a damaged one; returns its report and where the original is kept."""
+    return doctor.repair(state)
