@@ -29,8 +29,11 @@ def _room(path: Path) -> int:
 def _read(path: Path, tail: int | None = None) -> bytes:
     """As ``tide logs`` shows it."""
 
+    async def paths() -> list[Path]:
+        return [path]
+
     async def read() -> bytes:
-        return b"".join([chunk async for chunk in Tail(lambda: [path], lambda: True, tail).read(False)])
+        return b"".join([chunk async for chunk in Tail(paths, lambda: True, tail).read(False)])
 
     return asyncio.run(read())
 

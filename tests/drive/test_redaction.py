@@ -185,6 +185,22 @@ def test_jobs_that_estimates_take_for_alike_stay_alike(names: list[str]) -> None
     assert groups(names) == groups([known.text(name) for name in names])
 
 
+@pytest.mark.parametrize(
+    "address", ["10.12.3.250", "127.0.0.1", "fe80::1", "2001:db8:0:1:2:3:4:5", "::ffff:10.12.3.250", "::1"]
+)
+@pytest.mark.parametrize("text", ["curl http://{}:80/x", "{}", "ping {}.", "--host={},", "ssh [{}]:22"])
+def test_addresses_of_hosts_go(address: str, text: str) -> None:
+    given = text.replace("{}", f"[{address}]" if ":" in address and "http" in text else address)
+    known = Pseudonyms(KEY)
+    assert address not in known.text(given) and known.text(address) in known.text(given)
+    assert address.rpartition(":")[2] not in re.split(r"[^\w.]", known.text(address))
+    assert known.text(address) != known.text(address + "0")
+
+
+def test_versions_and_times_stay() -> None:
+    assert Pseudonyms(KEY).text("2.11.0 10:30:00 1:2:3") == "2.11.0 10:30:00 1:2:3"
+
+
 def test_counters_stay_and_dates_go() -> None:
     text = Pseudonyms(KEY).text("sweep[3]-7-20261128-42")
     assert re.fullmatch(r"[g-v]{4,}\[3\]-7-\d{8}-42", text) and "20261128" not in text

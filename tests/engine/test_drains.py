@@ -9,7 +9,7 @@ from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
-from tidewright.model.cause import Code
+from tidewright.model.cause import Code, reported
 from tidewright.model.job import State
 from tidewright.plan.render import render
 from tidewright.policy.registry import make
@@ -101,6 +101,24 @@ def test_what_would_lose_work_runs_on_and_is_named(node: dict, spec: dict, code:
     assert where(world, job) == {"n0": 1} and world.state(job) is State.RUNNING
     assert warning == Code.STAY_ON_DRAINED("n0", (job,)) and f"job {job}" in render(warning)
     assert code in history_codes(world, job)
+
+
+def test_one_that_is_frozen_in_the_memory_of_the_node_is_named() -> None:
+    world = pool(full=False, kind="cpu")
+    job = run(world, preempt="freeze")
+    world.tell(ev.Hold(job, "h"))
+    assert world.engine.book.jobs[job].suspended_as == "process" and not where(world, job)
+    assert drain(world, "n1").warning is None and drain(world, "n0", move=False).warning is None
+    assert drain(world, "n0").warning == Code.STAY_ON_DRAINED("n0", (job,))
+
+
+def test_a_node_that_an_earlier_version_drained_keeps_its_reason() -> None:
+    world = pool()
+    drain(world, "n0")
+    book = world.engine.book
+    del book.outages.drains[0]
+    drain(world, "n0", why="")
+    assert reported(book.drained[0]) == reported(REASON)
 
 
 def test_one_that_was_submitted_to_be_requeued_starts_again_elsewhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
+from tidewright.engine import termination
 from tidewright.engine.commands import Reply
 from tidewright.engine.engine import Engine
 from tidewright.engine.settings import live_settings
@@ -69,6 +71,34 @@ def test_a_running_job_starts_again_from_its_beginning() -> None:
     assert record.lost_us == HOUR and record.failures == record.rollback_count == 0
     assert table.submit.item(0) == submit and record.attempt == 2
     assert launched_from(pool, job) == 0
+
+
+def test_restarts_of_one_step_go_through_its_commands_once() -> None:
+    class Counted(list[co.Command]):
+        read = 0
+
+        def __iter__(self) -> Iterator[co.Command]:
+            for command in super().__iter__():
+                Counted.read += 1
+                yield command
+
+    pool = Worldlet(1, 64, settings=live_settings(check_every=1), kind="cpu", full=True)
+    jobs = [pool.submit(checkpoint_us=-1) for _ in range(64)]
+    pool.plan(*(Start(job, (Part(0, 1 << at),), "test") for at, job in enumerate(jobs)))
+    pool.plan(*(Suspend(job, "x") for job in jobs))
+    book = pool.engine.book
+    book.out, book.withdrawn = Counted(), {}
+
+    def order(job: int) -> co.StopRanks:
+        return co.StopRanks(job, book.jobs[job].attempt, 0, Code.DRAINED())
+
+    book.out.extend(order(job) for job in jobs)
+    for job in jobs:
+        termination.restart(book, job, Code.DRAINED(), keeps_work=False)
+    book.out.append(order(jobs[0]))
+    termination.withdraw_orders(book)
+    assert [command for command in book.out if type(command) is co.StopRanks] == [order(jobs[0])]
+    assert Counted.read <= 8 * len(jobs)
 
 
 def test_or_from_its_latest_image() -> None:

@@ -114,6 +114,12 @@ def test_steps_that_are_honoured(line: str, becomes: str) -> None:
         ("--nosuch x", "no option of srun"),
         ("-n", "no value"),
         ("-l", "no command"),
+        ("-N1 -n1 -w , hostname", "names no node"),
+        ("-N1 -n1 --nodelist= hostname", "names no node"),
+        ("-n ² x", "not a number from 1"),
+        ("-c ² x", "not a number from 1"),
+        ("-N1 -n1 -r ² x", "the job has 2 nodes"),
+        ("-N1 -n1 -r1 -w node1 x", "give one of them"),
     ],
 )
 def test_steps_that_are_refused_say_why(line: str, why: str) -> None:

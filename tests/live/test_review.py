@@ -12,7 +12,8 @@ import pytest
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.drive.record import StepRecord, encode
 from tidewright.engine.commands import Ended
-from tidewright.live.api.logs import Tail
+from tidewright.live.api import logs
+from tidewright.live.api.logs import RankPaths, Tail, log_path
 from tidewright.live.journal.archive import row_of
 from tidewright.live.journal.doctor import doctor, repair
 from tidewright.live.journal.store import Journal
@@ -20,8 +21,11 @@ from tidewright.model.job import JobSpec
 
 
 def collected(paths: list[Path], tail: int | None) -> bytes:
+    async def given() -> list[Path]:
+        return paths
+
     async def read() -> bytes:
-        return b"".join([chunk async for chunk in Tail(lambda: paths, lambda: True, tail).read(True)])
+        return b"".join([chunk async for chunk in Tail(given, lambda: True, tail).read(True)])
 
     return asyncio.run(asyncio.wait_for(read(), 10))
 
@@ -32,6 +36,31 @@ def test_a_log_that_is_a_pipe_does_not_stop_the_controller(tmp_path: Path) -> No
     assert collected([tmp_path / "pipe", tmp_path / "log", Path("/dev/zero")], None) == b"one\ntwo\n"
     assert collected([tmp_path / "log", tmp_path / "pipe"], 1) == b"two\n"
     assert collected([tmp_path / "pipe"], 3) == b""
+
+
+def test_a_reader_searches_only_the_logs_of_its_rank_and_each_that_is_over_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[tuple[int, int]] = []
+
+    def search(state: Path, job: int, spec: JobSpec, attempt: int, rank: int) -> Path:
+        searched.append((attempt, rank))
+        return log_path(state, job, spec, attempt, rank)
+
+    monkeypatch.setattr(logs, "log_path", search)
+    folder = tmp_path / "logs" / "7"
+    folder.mkdir(parents=True)
+    for attempt in (1, 2, 3):
+        (folder / f"rank1.{attempt}.log").touch()
+    spec, reported = JobSpec(name="gang", command=("x",), ranks=4), {2: "/reported"}
+    paths = RankPaths(tmp_path, 7, 1, lambda: (spec, 3), reported.get)
+
+    async def twice() -> list[list[Path]]:
+        return [await paths(), await paths()]
+
+    expected = [folder / "rank1.1.log", Path("/reported"), folder / "rank1.3.log"]
+    assert asyncio.run(twice()) == [expected, expected]
+    assert searched == [(1, 1), (3, 1), (3, 1)], "the attempt that goes on may move to another host"
 
 
 def test_a_queued_job_says_that_it_waits_not_that_it_was_admitted(running) -> None:  # type: ignore[no-untyped-def]

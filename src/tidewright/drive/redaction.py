@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from ipaddress import IPv6Address
 from typing import Any
 
 import msgspec
@@ -26,6 +27,10 @@ DROPPED: dict[str, Any] = {"env": {}, "lines": [], "state": None}
 """Fields that nothing is decided by, and what stands there instead: environments, output, a planner's own notes."""
 _VARIABLE = re.compile(r"(\d+|[0-9a-f]{8,})")
 """Numbers and hashes, which estimates do not tell apart: the same as in estimate.history."""
+_IPV4 = r"(?<!\d)(?<!\d\.)\d{1,3}(?:\.\d{1,3}){3}(?!\d|\.\d)"
+_IPV6 = r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4})(?![\w:])"
+_ADDRESS = re.compile(f"({_IPV6}|{_IPV4})")
+"""Of a host: its numbers are short, and say where it is. What looks like an IPv6 address may be a time (10:30:00)."""
 _WORD = re.compile(r"[^\W\d_]+")
 _LETTERS = "ghijklmnopqrstuv"
 """None of them is a digit of a hash."""
@@ -47,11 +52,28 @@ class Pseudonyms:
         self._taken: dict[str, None] = {}
 
     def text(self, text: str) -> str:
-        """A text with a pseudonym for every word, number above three digits and hash in it; signs between them stay."""
+        """A text with a pseudonym for every word, number above three digits, hash and IP address in it; signs between them
+        stay."""
+        parts = _ADDRESS.split(text)
+        parts[::2] = map(self._words, parts[::2])
+        parts[1::2] = map(self._address, parts[1::2])
+        return "".join(parts)
+
+    def _words(self, text: str) -> str:
         between_and_variable = _VARIABLE.split(text)
         between_and_variable[::2] = [_WORD.sub(self._word, part) for part in between_and_variable[::2]]
         between_and_variable[1::2] = map(self._variable, between_and_variable[1::2])
         return "".join(between_and_variable)
+
+    def _address(self, part: str) -> str:
+        if ":" not in part:
+            drawn = self._unique(part, "0123456789", 12)
+            return ".".join((drawn[:3], drawn[3:6], drawn[6:9], drawn[9:]))  # as many numbers, for estimates
+        try:
+            IPv6Address(part)
+        except ValueError:
+            return self._words(part)
+        return self._unique(part, _HASH_LETTERS, _HASH)
 
     def _word(self, match: re.Match[str]) -> str:
         return self._unique(match[0], _LETTERS, _LEAST)

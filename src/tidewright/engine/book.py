@@ -90,6 +90,8 @@ class Book(ImageCatalog):
         """Node to the jobs with devices reserved on it, oldest reservation first."""
         self.touched: dict[int, bool] = {}
         self.out: list[Command] = []
+        self.withdrawn: dict[int, int] = {}
+        """Job to the length of ``out`` when it restarted in this step: its orders before that are of the attempt that is over."""
 
     def view(self) -> View:
         """Everything a planner may know, frozen now. Costs microseconds."""

@@ -19,7 +19,7 @@ from .requests import admission, arrays, hold, requeue, update, user_requests
 from .services import replicas, start_image
 from .settings import EngineSettings
 from .snapshots.snapshot import dump, load
-from .termination import withdraw_of_ended
+from .termination import withdraw_orders
 
 _HANDLERS: dict[type, Callable[[Book, Any], None]] = {
     ev.Submit: admission.submit,
@@ -117,14 +117,14 @@ class Engine:
         book.revision += 1
         book.steps += 1
         book.out = []
-        book.touched = {}
+        book.touched, book.withdrawn = {}, {}
         yield from self._take(events)
         self._fire(now)
         if book.outages.changed:
             node_events.settle(book)
         replicas.settle(book)
         runtime_clients.settle(book)  # replicas may be clients
-        withdraw_of_ended(book)
+        withdraw_orders(book)
         self._request_plan()
         book.board.forget_marks()
         book.phys.forget_marks()

@@ -198,7 +198,7 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
     record = book.jobs[job]
     anew = record.ending is not None and record.ending.anew
     book.renew(job)
-    _withdraw_commands(book, job)
+    book.withdrawn[job] = len(book.out)
     row = book.table.row[job]
     table = book.table
     table.pinned_node[row] = -1
@@ -234,17 +234,17 @@ def start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:
         book.jobs[job].run_time_used_us = 0
 
 
-def _withdraw_commands(book: Book, job: int) -> None:
-    """Drop commands given earlier in this very step for the attempt that is over (a node died and came back within it)."""
-    book.out[:] = [command for command in book.out if not (isinstance(command, _ORDERS) and command.job == job)]
-
-
-def withdraw_of_ended(book: Book) -> None:
-    """At the end of a step: no orders for jobs that ended in it, such as to stop ranks that had ended. Once for all of them, for
-    thousands may end in one step."""
+def withdraw_orders(book: Book) -> None:
+    """At the end of a step: no orders for attempts that were over in it (a node died and came back within it), nor for jobs that
+    ended in it, such as to stop ranks that had ended. Once for all of them, for thousands may end or restart in one step."""
     ended = {command.job: True for command in book.out if type(command) is Ended}
-    if ended and len(book.out) > len(ended):
-        book.out[:] = [command for command in book.out if not (isinstance(command, _ORDERS) and command.job in ended)]
+    withdrawn = book.withdrawn
+    if withdrawn or (ended and len(book.out) > len(ended)):
+        book.out[:] = [
+            command
+            for at, command in enumerate(book.out)
+            if not isinstance(command, _ORDERS) or (command.job not in ended and at >= withdrawn.get(command.job, 0))
+        ]
 
 
 def end_cooldown(book: Book, job: int) -> None:

@@ -13,14 +13,28 @@ from .outages import Drain
 
 
 def begin(book: Book, index: int, event: ev.NodeDrain) -> list[int]:
-    """Drain a node, or drain it in another way. Returns the jobs that are to leave it and cannot."""
-    known = book.outages.drains.get(index)
-    book.drained[index] = event.why or (book.drained[index] if known else Code.DRAINED())
+    """Drain a node, or drain it in another way. Returns the jobs that are to leave it and cannot: with those that are frozen in
+    its memory."""
+    known = book.outages.drains.get(index)  # none where an earlier version drained it
+    book.drained[index] = event.why or book.drained.get(index, Code.DRAINED())
     book.outages.drains[index] = Drain(known.since if known else book.now, event.move)
     for job in list(book.reservation_order.get(index, ())):
         book.cancel_reservation(job)
     here = [job for job, parts in book.allocations.items() if any(part.node == index for part in parts)]
-    return [job for job in here if not leave(book, job)] if event.move else []
+    if not event.move:
+        return []
+    return sorted([*(job for job in here if not leave(book, job)), *_frozen_on(book, index)])
+
+
+def _frozen_on(book: Book, index: int) -> list[int]:
+    """Jobs without devices whose processes are in the memory of the node."""
+    return [
+        job
+        for job, record in book.jobs.items()
+        if record.allocation is None
+        and record.suspended_as == "process"
+        and book.table.pinned_node.item(book.table.row[job]) == index
+    ]
 
 
 def end(book: Book, index: int) -> None:

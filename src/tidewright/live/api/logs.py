@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,6 +48,45 @@ def log_path(state: Path, job: int, spec: JobSpec, attempt: int, rank: int) -> P
     return hosts[-1] if hosts else state / below
 
 
+class RankPaths:
+    """The files that one rank's attempts have written, oldest first: where they were reported, else where they are by rule.
+
+    ``attempts``: the job's spec and how many there were so far, None for a job that is not known; ``reported``: the path of an
+    attempt, if an agent has said it; ``only``: one attempt, 0 for all. The file of an attempt that is over is searched once.
+    """
+
+    def __init__(
+        self, state: Path, job: int, rank: int, attempts: Callable[[], tuple[JobSpec, int] | None],
+        reported: Callable[[int], str | None], only: int = 0,
+    ) -> None:  # fmt: skip
+        self._state, self._job, self._rank, self._only = state, job, rank, only
+        self._attempts, self._reported = attempts, reported
+        self._settled: dict[int, Path] = {}
+
+    async def __call__(self) -> list[Path]:
+        found = self._attempts()
+        if found is None:
+            return []
+        spec, attempts = found
+        paths = []
+        for attempt in (self._only,) if self._only else range(1, attempts + 1):
+            reported = self._reported(attempt)
+            if reported is not None:
+                path = Path(reported)
+            elif attempt in self._settled:
+                path = self._settled[attempt]
+            else:
+                path, there = await asyncio.to_thread(self._search, spec, attempt)
+                if there and attempt < attempts:
+                    self._settled[attempt] = path
+            paths.append(path)
+        return paths
+
+    def _search(self, spec: JobSpec, attempt: int) -> tuple[Path, bool]:
+        path = log_path(self._state, self._job, spec, attempt, self._rank)
+        return path, path.exists()
+
+
 class Tail:
     """Reads a growing list of files as one stream. ``paths`` gives them, oldest first.
 
@@ -55,17 +94,21 @@ class Tail:
     """
 
     def __init__(
-        self, paths: Callable[[], list[Path]], over: Callable[[], bool], tail: int | None, owner: int | None = None
+        self,
+        paths: Callable[[], Awaitable[list[Path]]],
+        over: Callable[[], bool],
+        tail: int | None,
+        owner: int | None = None,
     ) -> None:
         self._paths, self._over, self._tail, self._owner = paths, over, tail, owner
 
     async def read(self, follow: bool) -> AsyncIterator[bytes]:
         """Everything there is; with ``follow``, what comes too, until the job is over."""
-        files = self._unique()
+        files = await self._unique()
         index, offset = await asyncio.to_thread(self._start, files)
         while True:
             over = self._over()
-            files = self._unique()
+            files = await self._unique()
             while index < len(files):
                 async for at, chunk in _read(files[index], offset, self._owner):
                     offset = at + len(chunk)
@@ -77,9 +120,9 @@ class Tail:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _unique(self) -> list[Path]:
+    async def _unique(self) -> list[Path]:
         """Attempts may share one output file."""
-        return list(dict.fromkeys(self._paths()))
+        return list(dict.fromkeys(await self._paths()))
 
     def _start(self, files: list[Path]) -> tuple[int, int]:
         """(file, offset) where the last ``tail`` lines begin: in the newest file that has something."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from ...base.units import counted
 from ...engine import events as ev
 from ...engine.wall_time import wall_time
 from ...model.cause import Code
-from ...model.job import LONGEST_US, State
+from ...model.job import LONGEST_US, JobSpec, State
 from ...wire import api, openapi
 from ...wire.calls.completion import WORD_KINDS, WordList
 from ..controller.loop import NotDurable
@@ -33,7 +32,7 @@ from .identity import caller, signed, uid_of
 from .jobs.job_change_routes import JobChangeRoutes
 from .jobs.job_names import typed
 from .listing import Query, listing, usage, words
-from .logs import Tail, all_ranks, log_path
+from .logs import RankPaths, Tail, all_ranks, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
 from .request_parsing import flag, number, seconds, states
@@ -81,7 +80,7 @@ class Routes(JobChangeRoutes):
     async def submit(self, request: Request) -> Response:
         body = signed(await submission.read(await request.body()), request.scope, self.context.run_as)
         submission.check_joined(self._names(), body)
-        body = submission.with_dependencies(self._names(), body)
+        body = await submission.with_dependencies(self._names(), body)
         await submission.check(self._book, body)
         if body.dry_run:
             now = self._now()
@@ -102,7 +101,7 @@ class Routes(JobChangeRoutes):
         return Response(found, media_type="application/json")
 
     async def job(self, request: Request) -> Response:
-        found = self._select(request)
+        found = await self._select(request)
         job = self._view(await self._chosen(found))
         array = await self._array_view(found) if found.many else None
         return self._answer(api.JobReply(job=job, array=array, now=self._now()))
@@ -124,7 +123,7 @@ class Routes(JobChangeRoutes):
         return views.ended_job(ended, full=True, logs=self._logs(job))
 
     async def why(self, request: Request) -> Response:
-        selected, now = self._select(request), self._now()
+        selected, now = await self._select(request), self._now()
         job = await self._chosen(selected)
         view, waiting = self._view(job), self._waiting(selected)
         if job not in self._book.specs:
@@ -138,7 +137,7 @@ class Routes(JobChangeRoutes):
         return self._answer(replace(answer, array=selected.array if selected.many else 0, waiting=waiting))
 
     async def eta(self, request: Request) -> Response:
-        job, now = await self._chosen(self._select(request)), self._now()
+        job, now = await self._chosen(await self._select(request)), self._now()
         view = self._view(job)
         if job not in self._book.specs:
             return self._answer(eta_ended(view, now))
@@ -149,7 +148,7 @@ class Routes(JobChangeRoutes):
     async def notify(self, request: Request) -> Response:
         if uid_of(request.scope) is None:
             raise UsageError("notifications are asked for over the unix socket only", "ask on the controller's machine")
-        return self._answer(notifications.reply(self.context, self._find(request), self._now()))
+        return self._answer(notifications.reply(self.context, await self._find(request), self._now()))
 
     async def notifying(self, request: Request) -> Response:
         return self._answer(await notifications.notifying(self.context, number(request, "after", -1)))
@@ -174,14 +173,14 @@ class Routes(JobChangeRoutes):
         for name in body.to:
             if name not in self._book.nodes:
                 raise submission.refusal(Code.NO_SUCH_NODE(name), "notfound")
-        return await self._act(ev.Move(self._find(request), body.to, op_id), op_id)
+        return await self._act(ev.Move(await self._find(request), body.to, op_id), op_id)
 
     async def scale(self, request: Request) -> Response:
         body = await read_body(request, api.ScaleRequest)
         op_id = body.op_id or new_op_id()
         if body.devices < 0:
             raise UsageError(f"devices: {body.devices} is negative", "give a number of devices, or 0 for as submitted")
-        return await self._act(ev.Scale(self._find(request), body.devices, op_id), op_id)
+        return await self._act(ev.Scale(await self._find(request), body.devices, op_id), op_id)
 
     async def checkpoint(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
@@ -194,7 +193,7 @@ class Routes(JobChangeRoutes):
         return await self._act_on(request, body.op_id, lambda job, op_id: ev.Cancel(job, op_id, by))
 
     async def wait(self, request: Request) -> Response:
-        found = self._select(request)
+        found = await self._select(request)
         end = asyncio.get_running_loop().time() + min(LONGEST_WAIT_S, seconds(request, "timeout", LONGEST_WAIT_S))
         while True:
             change = self.context.event_stream.change()
@@ -207,7 +206,7 @@ class Routes(JobChangeRoutes):
             await _or_timeout(change, max(0.0, left))
 
     async def logs(self, request: Request) -> Response:
-        job = self._find(request)
+        job = await self._find(request)
         view = self._view(job)
         rank, tail, follow = number(request, "rank", 0), number(request, "tail", -1), flag(request, "follow")
         attempt = number(request, "attempt", 0)
@@ -218,10 +217,10 @@ class Routes(JobChangeRoutes):
             raise NotFound(f"job {job} has had {counted(view.attempt, 'attempt')}", "choose one with --attempt")
 
         def reader(rank: int) -> AsyncIterator[bytes]:
-            def paths() -> list[Path]:
-                found = (log for log in self._logs(job) if log.rank == rank)
-                return [Path(log.path) for log in found if attempt in (0, log.attempt)]
-
+            paths = RankPaths(
+                self.context.state, job, rank, lambda: self._attempts(job), lambda one: self._reported(job, one, rank)[1],
+                attempt,
+            )  # fmt: skip
             ended = Tail(
                 paths, lambda: job not in self._book.specs, tail if tail >= 0 else None, self.context.log_owner(job)
             )
@@ -235,22 +234,30 @@ class Routes(JobChangeRoutes):
 
     def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
         """Every rank's log of every attempt so far: as reported, else where they are by rule."""
-        book = self._book
-        if job in book.specs:
-            spec, attempts = book.specs[job], int(book.table.attempt[book.table.row[job]])
-        else:
-            ended = self.context.loop.pending_archive.get(job) or self.context.journal.archive.get(job)
-            if ended is None:
-                return ()
-            spec, attempts = ended.spec, ended.attempts
+        known = self._attempts(job)
+        if known is None:
+            return ()
+        spec, attempts = known
         found = []
         for attempt in range(1, attempts + 1):
-            known = self.context.agent_pool.logs.get((job, attempt), {})
             for rank in range(spec.ranks):
-                by_rule = ("", str(log_path(self.context.state, job, spec, attempt, rank)))
-                node, path = known.get(rank, by_rule)
+                node, path = self._reported(job, attempt, rank)
+                if path is None:
+                    path = str(log_path(self.context.state, job, spec, attempt, rank))
                 found.append(api.AttemptLog(attempt, rank, node, path))
         return tuple(found)
+
+    def _attempts(self, job: int) -> tuple[JobSpec, int] | None:
+        """The spec of a job, live or ended, and how many attempts it has had."""
+        book = self._book
+        if job in book.specs:
+            return book.specs[job], int(book.table.attempt[book.table.row[job]])
+        ended = self.context.loop.pending_archive.get(job) or self.context.journal.archive.get(job)
+        return (ended.spec, ended.attempts) if ended is not None else None
+
+    def _reported(self, job: int, attempt: int, rank: int) -> tuple[str, str | None]:
+        """(node, path) of a rank's log as its agent has said; no path where it has not."""
+        return self.context.agent_pool.logs.get((job, attempt), {}).get(rank, ("", None))
 
     # -- the pool ---------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ def check_joined(names: JobNames, body: api.SubmitRequest) -> None:
             )
 
 
-def with_dependencies(names: JobNames, body: api.SubmitRequest) -> api.SubmitRequest:
+async def with_dependencies(names: JobNames, body: api.SubmitRequest) -> api.SubmitRequest:
     """The request with what ``after`` names looked up. Raises NotFound, Conflict or UsageError that say which it was."""
     wanted = [one for text in body.after for one in parse_dependencies(text)]
     if not wanted:
@@ -111,9 +111,9 @@ def with_dependencies(names: JobNames, body: api.SubmitRequest) -> api.SubmitReq
     common: list[Dependency] = []
     matching: list[tuple[str, dict[int, int]]] = []
     for one in wanted:
-        found = _looked_up(names, one, array.job if array is not None else 0)
+        found = await _looked_up(names, one, array.job if array is not None else 0)
         if one.kind == "aftercorr":
-            matching.append((one.ref, _corresponding(names, one, found)))
+            matching.append((one.ref, await _corresponding(names, one, found)))
         elif found.many and found.indices is None and found.array:
             common.append(Dependency(one.kind, found.array, True))
         else:
@@ -129,17 +129,17 @@ def with_dependencies(names: JobNames, body: api.SubmitRequest) -> api.SubmitReq
     return replace(body, specs=tuple(specs))
 
 
-def _looked_up(names: JobNames, one: JobDependency, beside: int) -> JobSelection:
+async def _looked_up(names: JobNames, one: JobDependency, beside: int) -> JobSelection:
     try:
-        return names.find(one.ref, beside=beside)
+        return await names.find(one.ref, beside=beside)
     except UsageError as error:
         raise type(error)(f"{one.kind}:{one.ref}: {error.message}", error.remedy) from None
 
 
-def _corresponding(names: JobNames, one: JobDependency, found: JobSelection) -> dict[int, int]:
+async def _corresponding(names: JobNames, one: JobDependency, found: JobSelection) -> dict[int, int]:
     if not found.many or not found.array:
         raise UsageError(f"aftercorr:{one.ref}: this is no array with an id", "use afterok for a single job")
-    jobs = names.by_index(found.array)
+    jobs = await names.by_index(found.array)
     return {index: job for index, job in jobs.items() if found.indices is None or index in found.indices}
 
 
@@ -181,17 +181,19 @@ class _ArrayFirsts:
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
-        self._seen: dict[tuple[str, int], bool] = {}
+        self._seen: dict[str, set[int]] = {}
+        """Indices of the latest array of each name."""
 
     def first(self, key: str, spec: JobSpec) -> str:
         """The op_id of the first member of the spec's array, which may be its own ``key``; empty for one that is no member."""
         array = spec.array
         if array is None or array.job:
             return ""
-        if array.parent not in self._first or (array.parent, array.index) in self._seen:
+        seen = self._seen.get(array.parent)
+        if seen is None or array.index in seen:
             self._first[array.parent] = key
-            self._seen = {seen: True for seen in self._seen if seen[0] != array.parent}
-        self._seen[array.parent, array.index] = True
+            seen = self._seen[array.parent] = set()
+        seen.add(array.index)
         return self._first[array.parent]
 
 

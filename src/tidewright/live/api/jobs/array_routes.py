@@ -44,15 +44,17 @@ class ArrayRoutes(ServiceRoutes):
     # -- what is meant ----------------------------------------------------------------------------------------------
 
     def _names(self) -> JobNames:
-        return JobNames(self._book, self.context.journal.archive, self.context.loop.pending_archive)
+        return JobNames(
+            self._book, self.context.journal.archive, self.context.loop.pending_archive, self._archived_members
+        )
 
-    def _select(self, request: Request) -> JobSelection:
+    async def _select(self, request: Request) -> JobSelection:
         """The jobs that ``{ref}`` means. Raises NotFound or Conflict."""
-        return self._names().find(request.path_params["ref"], flag(request, "single"))
+        return await self._names().find(request.path_params["ref"], flag(request, "single"))
 
-    def _find(self, request: Request) -> int:
+    async def _find(self, request: Request) -> int:
         """The job that ``{ref}`` means. Raises Conflict where it means several members of an array."""
-        found = self._select(request)
+        found = await self._select(request)
         if not found.many or (found.indices is None and len(found.jobs) == 1):
             return found.jobs[0]
         ref = request.path_params["ref"]
@@ -83,13 +85,16 @@ class ArrayRoutes(ServiceRoutes):
     ) -> Response:
         """One event for each job meant, in one step. ``concerned``: of several, only those that the request has a meaning for,
         if there are such. Raises what the engine says where it refuses all of them."""
-        found, op_id = self._select(request), op_id or new_op_id()
+        found = await self._select(request)
+        jobs = self._answered(op_id) if op_id and found.many else []
+        op_id = op_id or new_op_id()
         if not found.many:
             return await self._act(make(found.jobs[0], op_id), op_id)
-        live = [job for job in found.jobs if job in self._book.specs]
-        if not live:
-            raise submission.refusal(Code.ARRAY_OVER(found.array), "conflict")
-        jobs = [job for job in live if concerned is None or concerned(job)] or live
+        if not jobs:
+            live = [job for job in found.jobs if job in self._book.specs]
+            if not live:
+                raise submission.refusal(Code.ARRAY_OVER(found.array), "conflict")
+            jobs = [job for job in live if concerned is None or concerned(job)] or live
         events: dict[str, ev.Event] = {}
         pause = CooperativeYield()
         for job in jobs:
@@ -97,6 +102,13 @@ class ArrayRoutes(ServiceRoutes):
             await pause()
         replies = await self.context.loop.request_all(events)
         return self._answer(self._summed_up(found, jobs, [replies[key] for key in events]))
+
+    def _answered(self, op_id: str) -> list[int]:
+        """The members that a request with this ``op_id`` has been about: it comes again where its sender lost the answer, and
+        others would be meant by now."""
+        before = f"{op_id}."
+        found = [key.removeprefix(before) for key in self._book.answers if key.startswith(before)]
+        return [int(job) for job in found if job.isdecimal()]
 
     def _summed_up(self, found: JobSelection, jobs: list[int], replies: list[Reply]) -> api.ActionReply:
         refused = [(job, reply) for job, reply in zip(jobs, replies, strict=True) if reply.error]
@@ -120,7 +132,7 @@ class ArrayRoutes(ServiceRoutes):
     async def array_limit(self, request: Request) -> Response:
         """Change how many members of an array run at once."""
         body = await read_body(request, api.ArrayLimitRequest)
-        found, op_id = self._select(request), body.op_id or new_op_id()
+        found, op_id = await self._select(request), body.op_id or new_op_id()
         if found.indices is not None:
             raise UsageError("the limit is of a whole array, not of members", f"name the array: {found.array}")
         if not found.array:
@@ -136,14 +148,14 @@ class ArrayRoutes(ServiceRoutes):
 
     async def _ended(self, found: JobSelection) -> list[EndedMember]:
         """The ended members among those meant, by job."""
-        if not found.array:
-            return []
+        return some(found, await self._archived_members(found.array)) if found.array else []
+
+    async def _archived_members(self, array: int) -> list[EndedMember]:
         archive = self.context.journal.reader()
         try:
-            ended = await asyncio.to_thread(archive.members, found.array)
+            return await asyncio.to_thread(archive.members, array)
         finally:
             archive.close()
-        return some(found, ended)
 
     async def _array_view(self, found: JobSelection) -> api.ArrayView:
         """The members meant, live and ended."""

@@ -7,7 +7,7 @@ jobs come before ended ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ....base.errors import Conflict, NotFound
@@ -37,12 +37,18 @@ class JobSelection(NamedTuple):
 
 
 class JobNames:
-    """Looks up references among live jobs, jobs whose end is being written, and the archive."""
+    """Looks up references among live jobs, jobs whose end is being written, and the archive.
 
-    def __init__(self, book: Book, archive: Archive, pending: Mapping[int, Ended]) -> None:
-        self._book, self._archive, self._pending = book, archive, pending
+    ``members``: reads the ended members of an array in a thread, for there may be thousands.
+    """
 
-    def find(self, ref: str, single: bool = False, beside: int = 0) -> JobSelection:
+    def __init__(
+        self, book: Book, archive: Archive, pending: Mapping[int, Ended],
+        members: Callable[[int], Awaitable[list[EndedMember]]],
+    ) -> None:  # fmt: skip
+        self._book, self._archive, self._pending, self._read_members = book, archive, pending, members
+
+    async def find(self, ref: str, single: bool = False, beside: int = 0) -> JobSelection:
         """What ``ref`` means; with ``single``, a number is the id of one job, whatever array has it. ``beside``: an array that is
         being submitted, which no name means. Raises NotFound, Conflict where a name is of several, UsageError."""
         if JOB_ID.fullmatch(ref):
@@ -52,7 +58,7 @@ class JobNames:
         members = members_of(ref)
         name = self._array(members[0]) if members is not None else None
         if members is not None and name is not None:
-            return self._members(members[0], name, members[1])
+            return await self._members(members[0], name, members[1])
         return self._named(ref, beside)
 
     def spec(self, job: int) -> JobSpec | None:
@@ -92,27 +98,29 @@ class JobNames:
         jobs = self.ending(array) | self.live(array)
         return JobSelection(tuple(jobs.values()), array, name, None, True)
 
-    def _members(self, array: int, name: str, indices: tuple[int, ...]) -> JobSelection:
+    async def _members(self, array: int, name: str, indices: tuple[int, ...]) -> JobSelection:
         live = self.live(array)
         gone = [index for index in indices if index not in live]
-        ended = self._ended(array, gone)
+        ended = await self._ended(array, gone)
         if missing := [index for index in gone if index not in ended]:
             what = f"member {missing[0]}" if len(missing) == 1 else f"members {ranges(missing)}"
             raise NotFound(f"array {array} ({name}) has no {what}", f"list its members: tide ps --all --name {name}")
         jobs = tuple(live[index] if index in live else ended[index] for index in indices)
         return JobSelection(jobs, array, name, frozenset(indices), len(indices) > 1)
 
-    def by_index(self, array: int) -> dict[int, int]:
+    async def by_index(self, array: int) -> dict[int, int]:
         """Index to job of all members of an array."""
-        ended = {one.index: one.job for one in self._archive.members(array)}
-        return ended | self.ending(array) | self.live(array)
+        now = self.ending(array) | self.live(array)
+        return {one.index: one.job for one in await self._read_members(array)} | now
 
-    def _ended(self, array: int, indices: list[int]) -> dict[int, int]:
+    async def _ended(self, array: int, indices: list[int]) -> dict[int, int]:
         """Index to job of those of these members that have ended."""
         if not indices:
             return {}
-        found = self._archive.members(array, indices[0] if len(indices) == 1 else None)
-        return {one.index: one.job for one in found} | self.ending(array)
+        ending = self.ending(array)
+        single = len(indices) == 1
+        found = self._archive.members(array, indices[0]) if single else await self._read_members(array)
+        return {one.index: one.job for one in found} | ending
 
     def _named(self, name: str, beside: int) -> JobSelection:
         live = [job for job, spec in self._book.specs.items() if spec.name == name and not _of(spec, beside)]

@@ -149,6 +149,8 @@ class Step:
         if not self.single:
             return 0
         relative, listed = asked.get("relative"), asked.get("nodelist")
+        if "relative" in asked and "nodelist" in asked:
+            raise StepRefused("-r and -w both say which node; give one of them")
         if relative is not None:
             return int(relative)
         if "nodelist" not in asked and not self.is_question():
@@ -165,7 +167,7 @@ def _fewest(value: str) -> int:
 
 
 def _number(step: Step, value: str) -> str:
-    return "" if value.isdigit() and int(value) else "not a number from 1"
+    return "" if value.isdecimal() and int(value) else "not a number from 1"
 
 
 def _nodes(step: Step, value: str) -> str:
@@ -174,6 +176,8 @@ def _nodes(step: Step, value: str) -> str:
 
 def _nodelist(step: Step, value: str) -> str:
     asked, names = expand(value), step.task.names
+    if not asked:
+        return "it names no node; write -w NODE, or leave it out"
     if not names:
         return ""
     strange = [name for name in asked if step.task.node_of(name) is None]
@@ -185,12 +189,12 @@ def _nodelist(step: Step, value: str) -> str:
 
 
 def _relative(step: Step, value: str) -> str:
-    return "" if value.isdigit() and int(value) < step.task.nodes else f"the job has {step.task.nodes} nodes"
+    return "" if value.isdecimal() and int(value) < step.task.nodes else f"the job has {step.task.nodes} nodes"
 
 
 def _cpus(step: Step, value: str) -> str:
     have = step.task.cpus
-    if have and int(value) > have:
+    if have and value.isdecimal() and int(value) > have:
         return f"the job has {have} CPUs per task (#SBATCH --cpus-per-task)"
     return _number(step, value)
 
@@ -203,7 +207,7 @@ def _gpus(per: str) -> Check:
         have = {"node": job.gpus_per_node, "task": job.gpus_per_node // (job.even or 1)}.get(
             per, job.gpus_per_node * job.nodes
         )
-        count = int(number) if number.isdigit() else 1
+        count = int(number) if number.isdecimal() else 1
         return "" if not have or count == have else f"a step has all GPUs of its tasks ({have} here)"
 
     return check
