@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidewright.base.errors import NotFound
+from tidewright.base.errors import NotFound, Unreachable
 from tidewright.cli import words
 from tidewright.wire import api
 
@@ -141,3 +141,21 @@ def test_the_limit_of_an_array_is_changed(tide: Terminal, monkeypatch: pytest.Mo
     said = tide("update", "17", "12", "--array-limit", "0")
     assert (said.code, said.out) == (1, "array 12 has no limit\n") and "no array 17" in said.err
     assert asked == [("sweep", 4), ("17", 0), ("12", 0)]
+
+
+def test_an_array_that_is_submitted_in_part_is_named(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidewright.app.jobspec import submission
+
+    whole = tide.stub.submit
+    asked: list[int] = []
+
+    def submit(specs: Any, **more: Any) -> Any:
+        asked.append(len(specs))
+        if len(asked) > 1:
+            raise Unreachable("no controller answers", "start it with tide up")
+        return whole(specs, **more)
+
+    monkeypatch.setattr(submission, "batches", lambda specs: [specs[:3], specs[3:]])
+    monkeypatch.setattr(tide.stub, "submit", submit)
+    said = tide("run", "--array", "0-4", "--", "true")
+    assert said.code == 5 and "3 of 5 members were submitted as array" in said.err and "tide cancel" in said.err

@@ -54,6 +54,16 @@ def test_a_change_is_seen_everywhere_and_says_who_made_it(running) -> None:  # t
             client.update(job, SpecChanges(weight=-1.0))
 
 
+def test_a_name_is_of_one_job_and_not_empty(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, server.client() as client:
+        members = [_spec(f"a[{at}]", hold=True, array=ArrayMember("a", at, 2)) for at in range(2)]
+        first = client.submit(members).ids[0]
+        for ref, name, why in ((f"{first}", "new", "of one job"), (f"{first}_1", "", "empty")):
+            with pytest.raises(UsageError, match=why):
+                client.update(ref, SpecChanges(name=name))
+        assert {one.name for one in client.jobs().jobs} == {"a[0]", "a[1]"}
+
+
 def test_why_names_who_holds_a_job_and_what_releases_it(running) -> None:  # type: ignore[no-untyped-def]
     with running() as server, server.client() as client:
         busy, waits = client.submit([_spec("busy", devices=4, ranks=4), _spec("waits", devices=4, ranks=4)]).ids

@@ -55,6 +55,12 @@ def _sink(file: Path | None) -> Iterator[BinaryIO]:
     if file is None or str(file) == "-":
         yield sys.stdout.buffer
         return
+    if not file.name:
+        raise UsageError(f"{str(file)!r} names no file", "name a file, or leave it out for stdout")
+    if file.exists() and not file.is_file():
+        yield from _opened(file)  # a pipe, or a device such as /dev/stdout
+        return
+    file = file.resolve()  # a link is written through, not replaced
     part = file.with_name(f".{file.name}.part")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as sink:
@@ -64,6 +70,15 @@ def _sink(file: Path | None) -> Iterator[BinaryIO]:
         raise UsageError(f"cannot write {file}: {error.strerror}", "name a file in a directory of yours") from None
     finally:
         part.unlink(missing_ok=True)
+
+
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    try:
+        sink = file.open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}", "name another file") from None
+    with sink:
+        yield sink
 
 
 def _former() -> click.Command:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 from msgspec.structs import replace
 
-from ...base.errors import Unreachable, WorldError
+from ...base.errors import TideError, Unreachable, WorldError
 from ...base.units import agreeing, counted
 from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, MemberView, SubmitReply, WaitReply
@@ -65,7 +65,13 @@ def submit(
     client = session.client()
     ids: list[int] = []
     for batch in batches([replace(spec, hold=True) for spec in specs] if hold else specs):
-        reply = client.submit(joined(batch, ids[0] if ids else 0), dry_run=dry_run, after=after)
+        try:
+            reply = client.submit(joined(batch, ids[0] if ids else 0), dry_run=dry_run, after=after)
+        except TideError:
+            if ids:  # a large array goes in several requests
+                many = f"{len(ids)} of {len(specs)} members were submitted as array {ids[0]}, and more may have been"
+                out.note(f"{many}; end them before you submit it again: tide cancel {ids[0]}")
+            raise
         ids.extend(reply.ids)
         _print_reply(reply)
     if not ids:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
+from ...base.errors import UsageError
 from ...wire.api import FINAL_STATES, JobList, JobView
 from ...wire.states import STATES, states_of
 from .. import output as out
@@ -44,6 +45,9 @@ def command(
     Members of an array that wait alike share a row, as 12_[4-99%4]: indices 4 to 99 of array 12, of which 4 may run at once.
     A member that has started has its own, 12_3. -r shows all; so does -o json, with "array" and "array_index".
     """
+    for key, value in (("state", state), ("team", team), ("user", user), ("name", name)):
+        if value is not None and not value.strip(" ,"):
+            raise UsageError(f"--{key} is empty", "give a value, or leave it out for all jobs")
     wanted = states_of(state or "")
     ended = everything or not FINAL_STATES.isdisjoint(wanted)
     client = session.client()

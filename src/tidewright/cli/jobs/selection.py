@@ -48,6 +48,9 @@ def job_filters(command: Callable[..., Any]) -> Callable[..., Any]:
         every: bool, yes: bool, **rest: Any,
     ) -> Any:  # fmt: skip
         given = {"user": user, "team": team, "name": name, "state": state, "all": every}
+        for key, value in given.items():
+            if isinstance(value, str) and not value.strip(" ,"):
+                raise UsageError(f"--{key} is empty", "give a value; a filter that is left out matches all jobs")
         filters = {key: value for key, value in given.items() if value}
         return command(*args, chosen=Chosen(jobs, filters, yes), **rest)
 

@@ -58,6 +58,10 @@ class JobChangeRoutes(ArrayRoutes):
             raise UsageError("changes: empty; nothing to change", "name a field with its new value, e.g. tier")
         if body.changes.limit_by_us and body.changes.max_duration_us is not None:
             raise UsageError("changes: max_duration_us and limit_by_us are both given", "give one of them")
+        if body.changes.name == "":
+            raise UsageError("changes: the name is empty", "give a name of letters, digits and . _ -")
+        if body.changes.name is not None and (await self._select(request)).many:
+            raise UsageError("changes: a name is of one job, and these are several", "leave the name as it is")
         changes, by = body.changes, caller(request.scope)
         return await self._act_on(
             request, body.op_id, lambda job, op_id: ev.Update(job, changes, op_id, by), self._concerned("cancel")
