@@ -267,3 +267,14 @@ def test_a_training_program_as_it_is_shows_its_rate(tmp_path: Path) -> None:
             assert row.learnt and row.devices == 1 and 100 < row.per_s < 16 / 0.02
     finally:
         site.down()
+
+
+def test_a_probe_that_ends_by_an_error_is_said(running, monkeypatch: pytest.MonkeyPatch, caplog) -> None:  # type: ignore[no-untyped-def]
+    async def run(self: RateProbe) -> None:
+        raise ValueError("no such column")
+
+    monkeypatch.setattr(RateProbe, "run", run)
+    with running() as server, server.client() as client:
+        assert client.info().live_jobs == 0, "jobs go on"
+    (said,) = [record for record in caplog.records if "ended by an error" in record.message]
+    assert "run has ended" in said.message and "no such column" in str(said.exc_info)

@@ -177,6 +177,8 @@ class Controller:
         tasks = [asyncio.create_task(server.serve()) for server in servers]
         tasks += [asyncio.create_task(supervisor.run()) for supervisor in supervisors]
         tasks += [asyncio.create_task(probe.run()) for probe in probes]
+        for task in tasks:
+            task.add_done_callback(_say_why)
         agent_pool.start()
         self.settings.started()
         self.ready.set()
@@ -192,6 +194,14 @@ class Controller:
             await asyncio.gather(*tasks, return_exceptions=True)
             if self._with_agent:
                 await asyncio.gather(*(supervisor.stop() for supervisor in supervisors))
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    """A part of the controller that ends by an error is missed by nothing else: jobs go on without it."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        name = getattr(task.get_coro(), "__qualname__", task.get_name())
+        log.error("%s has ended by an error; restart the controller (tide down, tide up)", name, exc_info=error)
 
 
 def _skip_used_ids(loop: Loop, journal: Journal) -> None:
