@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from tidewright.base.errors import Conflict
 from tidewright.engine import events as ev
-from tidewright.live.api import views
-from tidewright.live.api.listing import Query, listing
+from tidewright.live.api import cooperative, submission, views
+from tidewright.live.api.listing import Query, listing, words
 from tidewright.live.journal.archive import Archive, EndedMember
 from tidewright.model.job import ArrayMember, JobSpec
 from tidewright.testing.worldlet import Worldlet
 from tidewright.wire import api
 from tidewright.wire.array_refs import MAX_MEMBERS
+from tidewright.wire.calls.completion import MOST_WORDS, Word
 from tidewright.wire.calls.job_changes import RequeueRequest
 
 from .fakes import FakeFabric
@@ -102,3 +103,36 @@ def test_ended_members_are_read_beside_the_event_loop(running, monkeypatch: pyte
         after = replace(_members(3)[2], array=ArrayMember("b", 2, 3))
         client.submit([after], after=(f"aftercorr:{first}",))
         assert len(readers) >= 3 and server._thread not in readers
+
+
+def test_others_have_their_turn_while_words_are_sought(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Worldlet()
+    events = [ev.Submit(JobSpec(name=f"w{at}", command=("x",)), f"o.{at}") for at in range(MOST_WORDS * 2)]
+    world.driver.step(0, events)
+    monkeypatch.setattr(cooperative, "PART_S", 0.0)
+    turns = []
+
+    async def other() -> None:
+        while True:
+            turns.append(len(turns))
+            await asyncio.sleep(0)
+
+    async def both() -> tuple[Word, ...]:
+        beside = asyncio.create_task(other())
+        try:
+            return await words(world.engine.book, None, "jobs", "w")  # type: ignore[arg-type]
+        finally:
+            beside.cancel()
+
+    assert len(asyncio.run(both())) == MOST_WORDS and len(turns) >= len(events)
+
+
+def test_an_index_that_comes_again_begins_another_array_and_looks_at_no_other_name() -> None:
+    firsts = submission._ArrayFirsts()
+    member = _members(2)[0]
+    other = replace(member, array=ArrayMember("b", 0, 2))
+    found = [firsts.first(key, spec) for key, spec in (("a1", member), ("b1", other), ("a2", member), ("b2", other))]
+    assert found == ["a1", "b1", "a2", "b2"]
+    before = firsts._seen["b"]
+    firsts.first("a3", member)
+    assert firsts._seen["b"] is before and firsts._seen == {"a": {0}, "b": {0}}

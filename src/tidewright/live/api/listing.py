@@ -221,7 +221,7 @@ async def words(book: Book, journal: Journal, of: str, prefix: str) -> tuple[Wor
         found = [Word(name) for name in book.services.records]
     else:
         ended = await _latest(journal) if of != "jobs" else []
-        found = _of_jobs(book, ended, of, prefix)
+        found = await _of_jobs(book, ended, of, prefix)
     kept = {one.word: one for one in found if one.word and one.word.startswith(prefix)}
     ids = sorted((word for word in kept if word.isdecimal()), key=int, reverse=True)
     return tuple(kept[word] for word in [*ids, *sorted(kept.keys() - set(ids))][:MOST_WORDS])
@@ -238,16 +238,17 @@ async def _latest(journal: Journal) -> list[Ended]:
 _FIELD_OF = {"teams": "team", "users": "user", "names": "name"}
 
 
-def _of_jobs(book: Book, ended: Iterable[Ended], of: str, prefix: str) -> list[Word]:
+async def _of_jobs(book: Book, ended: Iterable[Ended], of: str, prefix: str) -> list[Word]:
     """Teams, users or names; else ids, arrays, and those names that are of one job alone, since those of several are refused.
     Members of an array (12_3) are offered once the array and ``_`` are there."""
     jobs = {one.job: (one.spec, int(one.state)) for one in ended}
     jobs |= {job: (spec, int(book.jobs[job].state)) for job, spec in book.specs.items()}
     if of in _FIELD_OF:
-        return [Word(getattr(spec, _FIELD_OF[of])) for spec, _ in jobs.values()]
+        return [Word(word) for word in dict.fromkeys(getattr(spec, _FIELD_OF[of]) for spec, _ in jobs.values())]
     names = Counter(spec.name for spec, _ in jobs.values())
-    found = _of_arrays(jobs, prefix)
+    found, pause = await _of_arrays(jobs, prefix), CooperativeYield()
     for job, (spec, state) in jobs.items():
+        await pause()
         if spec.array is not None and spec.array.job:
             continue
         if str(job).startswith(prefix):
@@ -257,9 +258,11 @@ def _of_jobs(book: Book, ended: Iterable[Ended], of: str, prefix: str) -> list[W
     return found
 
 
-def _of_arrays(jobs: Mapping[int, tuple[JobSpec, int]], prefix: str) -> list[Word]:
+async def _of_arrays(jobs: Mapping[int, tuple[JobSpec, int]], prefix: str) -> list[Word]:
     found: dict[str, Word] = {}
+    pause = CooperativeYield()
     for spec, state in jobs.values():
+        await pause()
         array = spec.array
         if array is None or not array.job:
             continue
