@@ -278,6 +278,7 @@ def test_drain_waits_until_the_node_is_empty_and_says_what_is_left_when_time_is_
     tide.stub.drained = [lambda node: replace(node, suspended=(4, 3))]
     late = tide("drain", "n1", "--wait", "--timeout", "0s")
     assert late.code == 124 and "not empty yet: running: 17; suspended: 3-4" in late.err
+    assert "those frozen in its memory wait for tide undrain n1, or tide cancel" in " ".join(late.err.split())
     tide.stub.drained = []
     lifted = tide("drain", "n1", "--wait")
     assert lifted.code == 4 and "not drained any more" in lifted.err

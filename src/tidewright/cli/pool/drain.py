@@ -72,4 +72,6 @@ def _wait(session: Session, name: str, timeout: float | None) -> int:
 def left(node: NodeView) -> str:
     """The jobs that are still on a node, in words."""
     parts = [("running", node.jobs), ("suspended", node.suspended)]
-    return "; ".join(f"{what}: {words.ranges(tuple(sorted(jobs)))}" for what, jobs in parts if jobs)
+    said = "; ".join(f"{what}: {words.ranges(tuple(sorted(jobs)))}" for what, jobs in parts if jobs)
+    frozen = f" (those frozen in its memory wait for tide undrain {node.name}, or tide cancel)"
+    return said + (frozen if node.suspended else "")
