@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tests.engine.test_outages import pool, where
 from tidewright.base.units import MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
-from tidewright.engine.settings import live_settings
 from tidewright.model.cause import Code, reported
 from tidewright.model.job import State
 from tidewright.plan.render import render
-from tidewright.policy.registry import make
 from tidewright.testing.causes import history, history_codes
 from tidewright.testing.worldlet import Worldlet
 
 REASON = "kernel update"
-
-
-def pool(nodes: int = 2, devices: int = 2, **node: object) -> Worldlet:
-    world = Worldlet(nodes, devices, settings=live_settings(check_every=1), **{"kind": "h100", "full": True, **node})
-    world.planner = make("las")
-    return world
-
-
-def where(world: Worldlet, job: int) -> dict[str, int]:
-    book = world.engine.book
-    return {book.board.layout.nodes[part.node].name: part.mask for part in book.allocations.get(job, ())}
 
 
 def drain(world: Worldlet, node: str, move: bool = True, why: str = REASON) -> co.Reply:

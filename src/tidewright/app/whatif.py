@@ -157,7 +157,7 @@ def unfit_jobs(recording: Recording, before: Simulation, after: Simulation) -> I
     never = ((after.outcomes.start < 0) & (before.outcomes.start >= 0)).tolist()
     for row, job in enumerate(recording.jobs):
         if never[row]:
-            ended = why.get(row) or State(after.outcomes.state.item(row)).name.lower()
+            ended = why.get(row) or State(after.outcomes.state.item(row)).word
             yield UnfitJob(str(job.job), job.spec.name, ended)
 
 

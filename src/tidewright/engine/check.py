@@ -30,10 +30,10 @@ def _check_job(book: Book, job: int) -> None:
     table, record = book.table, book.jobs[job]
     row, state, held = table.row[job], record.state, record.allocation
     if table.state.item(row) != state or table.attempt.item(row) != record.attempt:
-        _fail(book, job, f"is {State(state).name.lower()}, attempt {record.attempt}, and the table says otherwise")
+        _fail(book, job, f"is {State(state).word}, attempt {record.attempt}, and the table says otherwise")
     stopped_in_image = state == _STOPPING and held is None
     if (held is not None) != (state in _HOLDING) and not stopped_in_image and not record.held_in_place:
-        _fail(book, job, f"is {State(state).name.lower()} but holds {held}")
+        _fail(book, job, f"is {State(state).word} but holds {held}")
     if held is not None:
         least, most = _bounds(record)
         if not least <= device_count(held) <= most:
@@ -45,11 +45,11 @@ def _check_job(book: Book, job: int) -> None:
     if (record.reservation is not None) != table.reserved.item(row):
         _fail(book, job, "has a reservation that the table does not know of")
     if state != _RUNNING and table.rate.item(row):
-        _fail(book, job, f"is charged for running while {State(state).name.lower()}")
+        _fail(book, job, f"is charged for running while {State(state).word}")
     if record.replan_on_release and state not in _LEAVING:
-        _fail(book, job, f"is {State(state).name.lower()} and still marked for replanning on release")
+        _fail(book, job, f"is {State(state).word} and still marked for replanning on release")
     if record.hold_retry is not None and (record.user_hold is None or state not in (_RUNNING, *_LEAVING)):
-        _fail(book, job, f"is {State(state).name.lower()} and to be suspended by a user hold that does not exist")
+        _fail(book, job, f"is {State(state).word} and to be suspended by a user hold that does not exist")
     if record.held_by and record.user_hold is None:
         _fail(book, job, f"is kept from starting by {record.held_by}, and not held")
     _check_spec(book, job, row, record.spec)

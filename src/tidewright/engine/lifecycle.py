@@ -50,7 +50,7 @@ def transition(book: Book, job: int, state: int, why: Cause) -> None:
     row, before = table.row[job], record.state
     step = _STEPS[before][state]
     if step is None:
-        steps = f"{State(before).name.lower()} -> {State(state).name.lower()} ({render(why)})"
+        steps = f"{State(before).word} -> {State(state).word} ({render(why)})"
         raise Bug(f"job {job}: {steps} is not a step of the lifecycle\n{book.format_history(job)}")
     resets, effects = step
     record.reset(resets)

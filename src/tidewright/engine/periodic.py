@@ -65,7 +65,7 @@ def take_now(book: Book, job: int) -> Cause | None:
     """Image a running job whatever its next image's time; why not, or None."""
     record, state = book.jobs[job], book.state(job)
     if state is not State.RUNNING:
-        return Code.STATE_IS(state.name.lower())
+        return Code.STATE_IS(state.word)
     if record.runtime_job:
         return Code.FOLLOWS_RUNTIME(job, record.runtime_job)
     if record.saving is not None:

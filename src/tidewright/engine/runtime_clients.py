@@ -46,5 +46,5 @@ def _follow(book: Book, job: int, record: JobRecord) -> None:
     elif record.state == QUEUED:
         transition(book, job, HELD, Code.WAITS_FOR_RUNTIME(record.spec.runtime, record.runtime_job))
     elif record.state not in _WAITING and record.state != State.STOPPING:
-        state = State(runtime.state).name.lower()
+        state = State(runtime.state).word
         stop(book, job, QUEUED, Code.RUNTIME_STOPPED(record.runtime_job, state))

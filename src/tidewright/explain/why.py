@@ -30,8 +30,8 @@ def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explan
     state = book.state(job)
     history = tuple(book.jobs[job].history)
     if state not in WAITING:
-        why = outlook(book, job, now) or _stopping(book, job) or Code.STATE_IS(state.name.lower())
-        return Explanation(job=job, state=state.name.lower(), waiting=False, why=why, history=history)
+        why = outlook(book, job, now) or _stopping(book, job) or Code.STATE_IS(state.word)
+        return Explanation(job=job, state=state.word, waiting=False, why=why, history=history)
     ahead = Ahead() if book.jobs[job].runtime_job else ahead_of(engine.view(), planner, job)
     blocked = _binding(engine, planner, job, state, ahead, now)
     away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason.of_the_pool else ()
@@ -39,7 +39,7 @@ def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explan
         blocked = msgspec.structs.replace(blocked, why=Code.OUT_OF_SERVICE(given(blocked.why), away))
     holders = tuple(_holder(book, other) for other in blocked.holders if other in book.specs)
     return Explanation(
-        job=job, state=state.name.lower(), waiting=True, reason=blocked.reason, why=blocked.limit(now),
+        job=job, state=state.word, waiting=True, reason=blocked.reason, why=blocked.limit(now),
         consequence=CONSEQUENCE[blocked.reason], need=blocked.need, free=blocked.free, holders=holders, ahead=ahead.count,
         order=ahead.reasons, first_ahead=ahead.first, history=history,
     )  # fmt: skip

@@ -67,6 +67,11 @@ class State(IntEnum):
     CANCELLED = 10
     TIMEOUT = 11
 
+    @property
+    def word(self) -> str:
+        """As users read and write it."""
+        return self.name.lower()
+
 
 FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMEOUT})
 HOLDING = frozenset({State.STARTING, State.RUNNING, State.SUSPENDING, State.RESUMING, State.STOPPING})

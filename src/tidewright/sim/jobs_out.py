@@ -45,7 +45,7 @@ def job_rows(simulation: Simulation, policy: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _state(state: int) -> str:
-    return {UNFINISHED: "unfinished", REFUSED: "refused"}.get(state) or State(state).name.lower()
+    return {UNFINISHED: "unfinished", REFUSED: "refused"}.get(state) or State(state).word
 
 
 def _seconds(us: int) -> str:

@@ -330,7 +330,7 @@ class Simulation:
         waiting = dict.fromkeys((*self._due, *range(self.next_row, len(self.trace))), "not submitted")
         for job, truth in self.world.jobs.items():
             blocked = book.blocked.get(job)
-            waiting[truth.row] = book.state(job).name.lower() + (f": {blocked.reason}" if blocked else "")
+            waiting[truth.row] = book.state(job).word + (f": {blocked.reason}" if blocked else "")
         return waiting
 
     def _balance(self) -> None:

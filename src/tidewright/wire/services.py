@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from ..base.ids import new_op_id
 from ..base.units import MINUTE
 from ..model.service import ServiceSpec
 from .api import SCHEMA, ActionReply, ActionRequest
+from .calls.asks import Asks
 
 T = TypeVar("T")
 SERVICES = "/v1/services"
@@ -107,39 +108,33 @@ class ServiceList(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
-class _Asks(Protocol):
-    """What the calls need of a client."""
-
-    def _ask(self, method: str, path: str, kind: type[T], body: Struct | None = None) -> T: ...
-
-
 class ServiceCalls:
     """The calls about services of a client."""
 
-    def services(self: _Asks) -> ServiceList:
+    def services(self: Asks) -> ServiceList:
         """Every service and its replicas."""
         return self._ask("GET", SERVICES, ServiceList)
 
-    def deploy(self: _Asks, service: ServiceSpec) -> ActionReply:
+    def deploy(self: Asks, service: ServiceSpec) -> ActionReply:
         """A new service, or another version of one, whose replicas are then replaced one after the other."""
         return self._ask("POST", SERVICES, ActionReply, DeployRequest(service=service, op_id=new_op_id()))
 
-    def scale_service(self: _Asks, name: str, replicas: int) -> ActionReply:
+    def scale_service(self: Asks, name: str, replicas: int) -> ActionReply:
         """So many replicas from now on, within the service's bounds. Raises NotFound, UsageError beyond the bounds."""
         body = ScaleServiceRequest(replicas=replicas, op_id=new_op_id())
         return self._ask("POST", _path(name, "/scale"), ActionReply, body)
 
-    def replica_ready(self: _Asks, name: str, job: int, attempt: int) -> ActionReply:
+    def replica_ready(self: Asks, name: str, job: int, attempt: int) -> ActionReply:
         """A replica of a service answers requests. Raises NotFound."""
         body = ReplicaReadyRequest(job=job, attempt=attempt, op_id=new_op_id())
         return self._ask("POST", _path(name, "/ready"), ActionReply, body)
 
-    def take_service_image(self: _Asks, name: str, job: int, attempt: int) -> ActionReply:
+    def take_service_image(self: Asks, name: str, job: int, attempt: int) -> ActionReply:
         """A replica waits to be made the image of its service. Raises NotFound, Conflict when no image is wanted."""
         body = ServiceImageRequest(job=job, attempt=attempt, op_id=new_op_id())
         return self._ask("POST", _path(name, "/image"), ActionReply, body)
 
-    def delete_service(self: _Asks, name: str) -> ActionReply:
+    def delete_service(self: Asks, name: str) -> ActionReply:
         """End a service and its replicas. Raises NotFound."""
         return self._ask("POST", _path(name, "/delete"), ActionReply, ActionRequest(op_id=new_op_id()))
 

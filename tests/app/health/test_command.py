@@ -9,21 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_full_disk import Tide
 from tidewright.cli.progress import Bar, ticking
-from tidewright.cli.shell import run
 
 
-class Doctor:
-    """Types ``tide`` commands on one state directory."""
-
-    def __init__(self, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.state, self._capsys = state, capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str]:
-        self._capsys.readouterr()
-        code = run(["--state", str(self.state), *arguments])
-        said = self._capsys.readouterr()
-        return code, said.out + said.err
+class Doctor(Tide):
+    """With the answers of ``tide doctor``."""
 
     def answer(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         code, text = self("doctor", *arguments, "-o", "json")

@@ -111,15 +111,19 @@ class _Reader:
         made = list[str]()
         while self.peek() and self.peek() not in " \t\n;|&<>()":
             letter = self.take()
-            if letter == "'":
-                made.append(self.until("'"))
-            elif letter == '"':
-                made.append(self.double_quoted())
-            elif letter in "$`":
-                made.append(self.expansion(letter))
+            if letter == "\\":
+                made.append(self.take() if self.peek() else "")
             else:
-                made.append(letter if letter != "\\" else self.take() if self.peek() else "")
+                made.append(self.piece(letter))
         return "".join(made)
+
+    def piece(self, letter: str) -> str:
+        """What a letter of a word, but for a backslash, comes to: a quoted part, an expansion or itself."""
+        if letter == "'":
+            return self.until("'")
+        if letter == '"':
+            return self.double_quoted()
+        return self.expansion(letter) if letter in "$`" else letter
 
     def skip_comment(self) -> None:
         """Up to the end of the line, which is not taken."""
@@ -189,14 +193,8 @@ class _Sequence:
                 self.word = word or None
             else:
                 word.append(following)
-        elif letter == "'":
-            word.append(reader.until("'"))
-        elif letter == '"':
-            word.append(reader.double_quoted())
-        elif letter in "$`":
-            word.append(reader.expansion(letter))
         else:
-            word.append(letter)
+            word.append(reader.piece(letter))
 
     def _redirection(self, letter: str) -> None:
         reader = self.reader

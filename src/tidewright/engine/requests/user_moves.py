@@ -84,12 +84,12 @@ def _nodes_named(book: Book, names: tuple[str, ...]) -> int:
 def _movable(book: Book, job: int, row: int, state: State) -> None:
     """Whether the job can leave where it is without losing work. Raises Refusal."""
     if state in _TRANSIT or state is State.STOPPING:
-        raise Refusal(Code.NOT_YET(job, state.name.lower()))
+        raise Refusal(Code.NOT_YET(job, state.word))
     if state is State.HELD and book.jobs[job].user_hold is not None:
         raise Refusal(Code.HELD_STILL(job))
     suspended = state is State.SUSPENDED and job not in book.reservations
     if state is not State.RUNNING and not suspended:
-        raise Refusal(Code.NOT_MOVABLE_NOW(job, state.name.lower()))
+        raise Refusal(Code.NOT_MOVABLE_NOW(job, state.word))
     if suspended and book.jobs[job].image_only:
         return
     end_cooldown(book, job)  # the cooldown after a failed suspension binds planners, not its user
@@ -128,7 +128,7 @@ def scale(book: Book, event: ev.Scale) -> list[int]:
     _own_devices(book, job)
     _sizeable(book, job, event.devices)
     if state is State.STOPPING or state in _TRANSIT:
-        raise Refusal(Code.NOT_YET(job, state.name.lower()))
+        raise Refusal(Code.NOT_YET(job, state.word))
     before = book.jobs[job].size_override
     _set_size_override(book, job, event.devices)
     try:

@@ -53,7 +53,7 @@ def refusal(book: Book, record: ServiceRecord, job: int, attempt: int) -> Cause 
     if known_job is None or record.replicas[job] != record.version or known_job.attempt != attempt:
         return Code.NOT_A_REPLICA()
     if known_job.state != RUNNING or known_job.saving is not None:
-        return Code.STATE_IS(State(known_job.state).name.lower())
+        return Code.STATE_IS(State(known_job.state).word)
     return None if images.takes_images(book, book.allocations[job]) else Code.NO_IMAGES_THERE()
 
 

@@ -23,10 +23,10 @@ from ...model.rate import progress_column
 from ...wire import api
 from ...wire.array_refs import ranges
 from ...wire.calls.completion import MOST_WORDS, Word
-from ..journal.archive import GPU_SECOND, Archive, Sums
+from ..journal.archive import GPU_SECOND, Sums
 from ..journal.store import Journal
 from . import views
-from .cooperative import CooperativeYield
+from .cooperative import CooperativeYield, of_archive
 from .views import state_name
 from .wall_times import shown
 
@@ -165,11 +165,7 @@ async def _ended(journal: Journal, final: list[int], query: Query) -> AsyncItera
 
 async def usage(book: Book, journal: Journal, by: str, now: int) -> tuple[api.UsageRow, ...]:
     """Sums by team, user or tier over live and ended jobs, most device-time first."""
-    archive: Archive = journal.reader()
-    try:
-        archived = await asyncio.to_thread(archive.sums, by)
-    finally:
-        archive.close()
+    archived = await of_archive(journal, lambda archive: archive.sums(by))
     totals = {one.key: _archived(one) for one in archived}
     for key, live in _live_sums(book, by, now).items():
         totals[key] = totals.get(key, np.zeros(6)) + live
@@ -220,19 +216,11 @@ async def words(book: Book, journal: Journal, of: str, prefix: str) -> tuple[Wor
     elif of == "services":
         found = [Word(name) for name in book.services.records]
     else:
-        ended = await _latest(journal) if of != "jobs" else []
+        ended = await of_archive(journal, lambda archive: archive.find(PAGE)) if of != "jobs" else []
         found = await _of_jobs(book, ended, of, prefix)
     kept = {one.word: one for one in found if one.word and one.word.startswith(prefix)}
     ids = sorted((word for word in kept if word.isdecimal()), key=int, reverse=True)
     return tuple(kept[word] for word in [*ids, *sorted(kept.keys() - set(ids))][:MOST_WORDS])
-
-
-async def _latest(journal: Journal) -> list[Ended]:
-    archive: Archive = journal.reader()
-    try:
-        return await asyncio.to_thread(archive.find, PAGE)
-    finally:
-        archive.close()
 
 
 _FIELD_OF = {"teams": "team", "users": "user", "names": "name"}

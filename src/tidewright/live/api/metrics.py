@@ -40,11 +40,11 @@ class Metrics:
         jobs = GaugeMetricFamily("tidewright_jobs", "Jobs that have not ended, by state.", labels=["state"])
         for state in State:
             if state < State.COMPLETED:
-                jobs.add_metric([state.name.lower()], book.counts[state])
+                jobs.add_metric([state.word], book.counts[state])
         yield jobs
         ended = CounterMetricFamily("tidewright_jobs_ended", "Jobs ended since the start.", labels=["state"])
         for state, count in self._ended.items():
-            ended.add_metric([state.name.lower()], count)
+            ended.add_metric([state.word], count)
         yield ended
         yield CounterMetricFamily("tidewright_preemptions", "Preemptions of ended jobs.", value=self._preemptions)
         yield CounterMetricFamily("tidewright_held_gpu_seconds", "GPU-seconds held by ended jobs.", value=self._held_s)

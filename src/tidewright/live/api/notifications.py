@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -13,27 +12,19 @@ from ...model.job import JobSpec
 from ...wire import api
 from ...wire.calls.notify import NotifyingReply, NotifyReply
 from ..controller.controller_context import ControllerContext
-from ..journal.store import Journal
-from . import views
+from ..journal.archive import Archive
 from .cause_views import cause_view
+from .cooperative import of_archive
 from .listing import PAGE
 
 LATEST = 1000
 """Ended jobs that are looked at for who has never asked."""
 
 
-def reply(context: ControllerContext, job: int, now: int) -> NotifyReply:
+def reply(view: api.JobView, spec: JobSpec | None, now: int) -> NotifyReply:
     """Whom a job notifies. Raises NotFound for one that notifies of nothing."""
-    book, ended = context.loop.driver.engine.book, None
-    view: api.JobView | None
-    if job in book.specs:
-        view = views.live_job(book, job, now)
-    else:
-        ended = context.loop.pending_archive.get(job) or context.journal.archive.get(job)
-        view = views.ended_job(ended) if ended else None
-    spec = ended.spec if ended else book.specs.get(job)
-    if view is None or spec is None or spec.notify is None:
-        raise NotFound(f"job {job} notifies of nothing", "submit jobs with --mail-type or --webhook")
+    if spec is None or spec.notify is None:
+        raise NotFound(f"job {view.id} notifies of nothing", "submit jobs with --mail-type or --webhook")
     array = spec.array
     return NotifyReply(
         job=view, notify=spec.notify, deadline=view.submit + spec.deadline_us if spec.deadline_us else 0,
@@ -48,20 +39,19 @@ async def notifying(context: ControllerContext, after: int) -> NotifyingReply:
     after = after if after >= 0 else max(newest - LATEST, 0)
     live = tuple(job for job, spec in book.specs.items() if spec.notify is not None)
     almost = [job for job, one in context.loop.pending_archive.items() if one.spec.notify is not None and job > after]
-    archived = await asyncio.to_thread(_archived, context.journal, after) if after < newest else []
+    archived: list[int] = []
+    if after < newest:
+        archived = await of_archive(context.journal, lambda archive: _since(archive, after))
     return NotifyingReply(live=live, ended=tuple(sorted({*almost, *archived})), newest=newest)
 
 
-def _archived(journal: Journal, after: int) -> list[int]:
-    archive, below, found = journal.reader(), None, []
-    try:
-        while page := archive.find(PAGE, below=below):
-            found += [one.job for one in page if one.spec.notify is not None and one.job > after]
-            below = page[-1].job
-            if below <= after:
-                break
-    finally:
-        archive.close()
+def _since(archive: Archive, after: int) -> list[int]:
+    below, found = None, []
+    while page := archive.find(PAGE, below=below):
+        found += [one.job for one in page if one.spec.notify is not None and one.job > after]
+        below = page[-1].job
+        if below <= after:
+            break
     return found
 
 

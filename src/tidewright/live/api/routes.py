@@ -107,20 +107,13 @@ class Routes(JobChangeRoutes):
         return self._answer(api.JobReply(job=job, array=array, now=self._now()))
 
     def _view(self, job: int) -> api.JobView:
-        if job in self.context.loop.rejected:
-            raise NotFound(f"job {job} was not accepted: the disk was full", "submit it again")
-        if job in self._book.specs:
-            view = views.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
-            reconciler = self.context.agent_pool.reconciler
-            memory, share, host = reconciler.limits(job)
-            held_us = reconciler.registry.held_us(job)
-            return replace(view, hold_us=held_us, memory_limit=memory, share_limits=share, host_limits=host)
-        ended = self.context.journal.archive.get(job)
-        if ended is None and job in self.context.loop.pending_archive:
-            return views.almost_ended(self.context.loop.pending_archive[job])
-        if ended is None:
-            raise submission.refusal(Code.NO_SUCH_JOB(job), "notfound")
-        return views.ended_job(ended, full=True, logs=self._logs(job))
+        if not self._is_live(job):
+            return self._ended_view(job, full=True, logs=self._logs(job))
+        view = views.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
+        reconciler = self.context.agent_pool.reconciler
+        memory, share, host = reconciler.limits(job)
+        held_us = reconciler.registry.held_us(job)
+        return replace(view, hold_us=held_us, memory_limit=memory, share_limits=share, host_limits=host)
 
     async def why(self, request: Request) -> Response:
         selected, now = await self._select(request), self._now()
@@ -138,7 +131,7 @@ class Routes(JobChangeRoutes):
 
     async def eta(self, request: Request) -> Response:
         job, now = await self._chosen(await self._select(request)), self._now()
-        view = self._view(job)
+        view = self._brief(job)
         if job not in self._book.specs:
             return self._answer(eta_ended(view, now))
         found = await self.context.explainer.forecast(self.context.loop.driver.engine, (job,), now)
@@ -148,7 +141,10 @@ class Routes(JobChangeRoutes):
     async def notify(self, request: Request) -> Response:
         if uid_of(request.scope) is None:
             raise UsageError("notifications are asked for over the unix socket only", "ask on the controller's machine")
-        return self._answer(notifications.reply(self.context, await self._find(request), self._now()))
+        job = await self._find(request)
+        view, ended = self._brief(job), self.context.ended(job)
+        spec = self._book.specs.get(job) or (ended.spec if ended else None)
+        return self._answer(notifications.reply(view, spec, self._now()))
 
     async def notifying(self, request: Request) -> Response:
         return self._answer(await notifications.notifying(self.context, number(request, "after", -1)))
@@ -207,7 +203,7 @@ class Routes(JobChangeRoutes):
 
     async def logs(self, request: Request) -> Response:
         job = await self._find(request)
-        view = self._view(job)
+        view = self._brief(job)
         rank, tail, follow = number(request, "rank", 0), number(request, "tail", -1), flag(request, "follow")
         attempt = number(request, "attempt", 0)
         if not 0 <= rank < view.ranks:
@@ -252,7 +248,7 @@ class Routes(JobChangeRoutes):
         book = self._book
         if job in book.specs:
             return book.specs[job], int(book.table.attempt[book.table.row[job]])
-        ended = self.context.loop.pending_archive.get(job) or self.context.journal.archive.get(job)
+        ended = self.context.ended(job)
         return (ended.spec, ended.attempts) if ended is not None else None
 
     def _reported(self, job: int, attempt: int, rank: int) -> tuple[str, str | None]:

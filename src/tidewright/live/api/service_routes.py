@@ -85,7 +85,7 @@ def service_view(book: Book, record: ServiceRecord) -> ServiceView:
     spec = record.spec
     replicas = tuple(
         ReplicaView(
-            job=job, name=book.specs[job].name, state=State(book.jobs[job].state).name.lower(), version=version,
+            job=job, name=book.specs[job].name, state=State(book.jobs[job].state).word, version=version,
             ready=is_ready(record, job, book.jobs[job].attempt), retired=job in record.retired,
         )
         for job, version in record.replicas.items() if job in book.jobs and job != record.image_job

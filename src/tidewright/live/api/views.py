@@ -38,7 +38,7 @@ TERMINATED = 143
 """128 + SIGTERM: the exit code of a cancelled job whose own was 0 or unknown."""
 
 
-_STATES = tuple(cast(api.StateName, state.name.lower()) for state in State)
+_STATES = tuple(cast(api.StateName, state.word) for state in State)
 _LEVELS = tuple(level.name.lower() for level in Level)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...base.errors import NotFound
 from ...base.units import counted
+from ...engine.commands import Ended
 from ...model.job import State
 from ...wire import agent as wire
 from ...wire import api
@@ -65,10 +66,14 @@ class ControllerContext:
             notices=(*self.journal.notices, *problems),
         )  # fmt: skip
 
+    def ended(self, job: int) -> Ended | None:
+        """The record of a job that has ended, durable or not yet; None where there is none."""
+        return self.loop.pending_archive.get(job) or self.journal.archive.get(job)
+
     def log_owner(self, job: int) -> int | None:
         """Whose files the logs of a job must be; None: ranks run as we do. Raises NotFound for an account that is gone."""
         known = self.loop.driver.engine.book.specs.get(job)
-        ended = None if known else self.loop.pending_archive.get(job) or self.journal.archive.get(job)
+        ended = None if known else self.ended(job)
         spec = known or (ended.spec if ended else None)
         run_as = self.run_as or (spec.run_as if spec else "")
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from ..answers import SCHEMA
+from .asks import Asks
 
 WordKind = Literal["jobs", "ended", "names", "nodes", "teams", "users", "services"]
 """jobs: ids and unique names of live jobs; ended: of the latest ended ones too; names: of jobs, each once."""
@@ -29,14 +30,9 @@ class WordList(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
-class _Asks(Protocol):
-    def _ask(self, method: str, path: str, kind: Any, body: Any = None, query: Any = None) -> Any: ...
-
-
 class WordCalls:
     """The call of a client for the completion of a shell."""
 
-    def words(self: _Asks, of: WordKind, prefix: str = "") -> tuple[Word, ...]:
+    def words(self: Asks, of: WordKind, prefix: str = "") -> tuple[Word, ...]:
         """What of the pool begins with ``prefix``; at most MOST_WORDS."""
-        found: WordList = self._ask("GET", "/v1/words", WordList, query={"of": of, "prefix": prefix})
-        return found.words
+        return self._ask("GET", "/v1/words", WordList, query={"of": of, "prefix": prefix}).words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from ...base.ids import new_op_id
 from ...model.spec_changes import SpecChanges
 from ..answers import SCHEMA
 from ..api import ActionReply, ActionRequest
+from .asks import Asks
 from .job_refs import Ref, job_path
 
 T = TypeVar("T", bound=Struct)
@@ -83,38 +84,30 @@ class Selection(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
-class _Asks(Protocol):
-    """What the calls need of a client."""
-
-    def _ask(
-        self, method: str, path: str, kind: type[T], body: Struct | None = None, query: dict[str, Any] | None = None
-    ) -> T: ...
-
-
 class JobChangeCalls:
     """The calls of a client that change jobs, one or many."""
 
-    def update(self: _Asks, ref: Ref, changes: SpecChanges) -> ActionReply:
+    def update(self: Asks, ref: Ref, changes: SpecChanges) -> ActionReply:
         """Change what a job asks for. Raises UsageError for values that are not possible, Conflict once it ends."""
         return self._ask(
             "POST", job_path(ref, "/update"), ActionReply, UpdateRequest(changes=changes, op_id=new_op_id())
         )
 
-    def hold(self: _Asks, ref: Ref) -> ActionReply:
+    def hold(self: Asks, ref: Ref) -> ActionReply:
         """Keep a waiting job from starting. Raises Conflict for one that has devices."""
         return self._ask("POST", job_path(ref, "/hold"), ActionReply, ActionRequest(op_id=new_op_id()))
 
-    def release(self: _Asks, ref: Ref) -> ActionReply:
+    def release(self: Asks, ref: Ref) -> ActionReply:
         """End a hold, or a suspension."""
         return self._ask("POST", job_path(ref, "/release"), ActionReply, ActionRequest(op_id=new_op_id()))
 
-    def requeue(self: _Asks, ref: Ref, from_image: bool = False, hold: bool = False) -> ActionReply:
+    def requeue(self: Asks, ref: Ref, from_image: bool = False, hold: bool = False) -> ActionReply:
         """End a job's attempt and queue the job again. Raises Conflict for one that waits for its start or has ended."""
         body = RequeueRequest(from_image=from_image, hold=hold, op_id=new_op_id())
         return self._ask("POST", job_path(ref, "/requeue"), ActionReply, body)
 
     def select(
-        self: _Asks, action: Action, user: str = "", team: str = "", name: str = "", state: str = "", all: bool = False
+        self: Asks, action: Action, user: str = "", team: str = "", name: str = "", state: str = "", all: bool = False
     ) -> Selection:
         """Jobs that match all of the filters (each a list separated by commas) and that ``action`` applies to. Without
         any filter, all of them with ``all``, else none."""
@@ -123,7 +116,7 @@ class JobChangeCalls:
         return self._ask("GET", "/v1/selection", Selection, query=query)
 
     def bulk(
-        self: _Asks, action: Action, jobs: Sequence[int], from_image: bool = False, hold: bool = False
+        self: Asks, action: Action, jobs: Sequence[int], from_image: bool = False, hold: bool = False
     ) -> Iterator[BulkReply]:
         """Do one thing to many jobs, ``MOST_AT_ONCE`` in a request."""
         for first in range(0, len(jobs), MOST_AT_ONCE):

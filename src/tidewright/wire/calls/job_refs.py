@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
-
-from msgspec import Struct
 
 from ...base.errors import NotFound
 from ...base.ids import new_op_id
 from ..api import ActionReply, ArrayLimitRequest, JobReply
+from .asks import Asks
 
 T = TypeVar("T")
 Ref = int | str
@@ -31,18 +30,14 @@ def with_query(path: str, query: Mapping[str, Any] | None) -> str:
     return f"{path}{'&' if '?' in path else '?'}{urlencode(given)}" if given else path
 
 
-class _Asks(Protocol):
-    def _ask(self, method: str, path: str, kind: type[T], body: Struct | None = None) -> T: ...
-
-
 class ArrayCalls:
     """The calls about arrays of a client."""
 
-    def lookup(self: _Asks, ref: Ref) -> JobReply:
+    def lookup(self: Asks, ref: Ref) -> JobReply:
         """One job in full, or an array or members of it: all of them, with the one that is to be spoken of."""
         return self._ask("GET", job_path(ref), JobReply)
 
-    def array_limit(self: _Asks, ref: Ref, limit: int) -> ActionReply:
+    def array_limit(self: Asks, ref: Ref, limit: int) -> ActionReply:
         """Have at most so many members of an array run at once; 0: all. Raises NotFound, Conflict when all have ended."""
         body = ArrayLimitRequest(limit=limit, op_id=new_op_id())
         return self._ask("POST", job_path(str(ref), "/array-limit"), ActionReply, body)

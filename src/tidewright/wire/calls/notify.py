@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 from msgspec import Struct
 
 from ...model.notify import Notify
 from ..answers import SCHEMA
 from ..api import JobView
+from .asks import Asks
 from .job_refs import Ref, job_path
 
 
@@ -35,19 +34,13 @@ class NotifyingReply(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
 
 
-class _Asks(Protocol):
-    def _ask(self, method: str, path: str, kind: Any, body: Any = None, query: Any = None) -> Any: ...
-
-
 class NotifyCalls:
     """The call of a client that sends notifications."""
 
-    def notify(self: _Asks, ref: Ref) -> NotifyReply:
+    def notify(self: Asks, ref: Ref) -> NotifyReply:
         """Whom a job notifies of what; over the unix socket only. Raises NotFound for one that notifies of nothing."""
-        found: NotifyReply = self._ask("GET", job_path(ref, "/notify"), NotifyReply)
-        return found
+        return self._ask("GET", job_path(ref, "/notify"), NotifyReply)
 
-    def notifying(self: _Asks, after: int | None = None) -> NotifyingReply:
+    def notifying(self: Asks, after: int | None = None) -> NotifyingReply:
         """Live jobs that want notifications, and ended ones with ids above ``after``; None: the latest of them."""
-        found: NotifyingReply = self._ask("GET", "/v1/notifications", NotifyingReply, query={"after": after})
-        return found
+        return self._ask("GET", "/v1/notifications", NotifyingReply, query={"after": after})

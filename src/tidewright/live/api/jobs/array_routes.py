@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....base.errors import Conflict, UsageError
+from ....base.errors import Conflict, NotFound, UsageError
 from ....base.ids import new_op_id
 from ....engine import events as ev
 from ....engine.commands import Reply
@@ -22,7 +21,7 @@ from ....wire.arrays import MAX_LISTED, MAX_NAMED
 from ...journal.archive import EndedMember
 from .. import submission, views
 from ..cause_views import cause_view_or_none
-from ..cooperative import CooperativeYield
+from ..cooperative import CooperativeYield, of_archive
 from ..request_parsing import body as read_body
 from ..request_parsing import flag
 from ..service_routes import ServiceRoutes
@@ -38,8 +37,26 @@ Make = Callable[[int, str], ev.Event]
 class ArrayRoutes(ServiceRoutes):
     """The handlers."""
 
-    def _view(self, job: int) -> api.JobView:
-        raise NotImplementedError
+    # -- one job ------------------------------------------------------------------------------------------------------
+
+    def _is_live(self, job: int) -> bool:
+        """Raises NotFound for a job that was not accepted."""
+        if job in self.context.loop.rejected:
+            raise NotFound(f"job {job} was not accepted: the disk was full", "submit it again")
+        return job in self._book.specs
+
+    def _brief(self, job: int) -> api.JobView:
+        """A job as lists show it: without its story, and without a look for its logs. Raises NotFound."""
+        return views.live_job(self._book, job, self._now()) if self._is_live(job) else self._ended_view(job)
+
+    def _ended_view(self, job: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+        """A job that has ended; while that is not durable, one that is about to. Raises NotFound."""
+        ended = self.context.journal.archive.get(job)
+        if ended is not None:
+            return views.ended_job(ended, full, logs)
+        if job in self.context.loop.pending_archive:
+            return views.almost_ended(self.context.loop.pending_archive[job])
+        raise submission.refusal(Code.NO_SUCH_JOB(job), "notfound")
 
     # -- what is meant ----------------------------------------------------------------------------------------------
 
@@ -126,7 +143,7 @@ class ArrayRoutes(ServiceRoutes):
         """A member that was left as it is, and why."""
         spec = self._book.specs.get(job)
         index = spec.array.index if spec is not None and spec.array is not None else -1
-        state = self._view(job).state
+        state = self._brief(job).state
         return api.MemberView(job=job, index=index, state=state, why=render(reply.error))
 
     async def array_limit(self, request: Request) -> Response:
@@ -151,11 +168,7 @@ class ArrayRoutes(ServiceRoutes):
         return some(found, await self._archived_members(found.array)) if found.array else []
 
     async def _archived_members(self, array: int) -> list[EndedMember]:
-        archive = self.context.journal.reader()
-        try:
-            return await asyncio.to_thread(archive.members, array)
-        finally:
-            archive.close()
+        return await of_archive(self.context.journal, lambda archive: archive.members(array))
 
     async def _array_view(self, found: JobSelection) -> api.ArrayView:
         """The members meant, live and ended."""
@@ -189,7 +202,7 @@ class ArrayRoutes(ServiceRoutes):
     def _explained(self, members: list[api.MemberView]) -> tuple[api.MemberView, ...]:
         """With why the first of those that failed did."""
         bad = [one for one in members if one.state in ("failed", "timeout")][:MAX_NAMED]
-        named = {one.job: self._view(one.job).why for one in bad}
+        named = {one.job: self._brief(one.job).why for one in bad}
         return tuple(
             api.MemberView(job=one.job, index=one.index, state=one.state, exit_code=one.exit_code, why=named[one.job])
             if one.job in named
@@ -205,12 +218,12 @@ class ArrayRoutes(ServiceRoutes):
     async def _waited(self, found: JobSelection, late: bool) -> api.WaitReply | None:
         """The answer of a long poll; None where it is not over yet and not too late."""
         if not found.many:
-            view = self._view(found.jobs[0])
+            view = self._brief(found.jobs[0])
             final = view.state in api.FINAL_STATES
             return waited(view, final) if final or late else None
         left = [job for job in found.jobs if job in self._book.specs or job in self.context.loop.pending_archive]
         if left:
-            return _still(found, left, self._view(left[0]).state) if late else None
+            return _still(found, left, self._brief(left[0]).state) if late else None
         ended = await self._ended(found) or await self._by_ids(found.jobs)
         return self._ends(found, ended)
 
