@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tidewright.base.errors import UsageError
+from tidewright.engine.commands import Ended
 from tidewright.live.api.event_stream import EventStream, point
+from tidewright.live.api.routes import Routes
 from tidewright.live.journal.store import Journal, JournalFull
-from tidewright.model.job import JobSpec
+from tidewright.model.cause import Code
+from tidewright.model.job import JobSpec, State
+from tidewright.wire.api import NO_EXIT_CODE
 
 from .fakes import FakeFabric, FirstFit
 
@@ -64,6 +69,24 @@ def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: p
         assert client.wait(after, 10).exit_code == 0
         late = [one for one in client.jobs(all=True).jobs if one.name == "late"]
         assert all(one.state == "cancelled" and one.start < 0 for one in late), "a job that was not accepted ran"
+
+
+def test_an_end_that_is_not_durable_yet_is_none_to_lists_and_notifications() -> None:
+    ended = Ended(
+        job=7, state=int(State.FAILED), spec=JobSpec(command=("x",)), submit=1, first_start=2, end=3, ideal_us=1,
+        attained_milli_us=1, held_milli_us=1, preemptions=0, attempts=1, code=5, why=Code.EXIT_CODE(5),
+    )  # fmt: skip
+    nothing = SimpleNamespace(get=lambda job: None)
+    book = SimpleNamespace(specs={})
+    loop = SimpleNamespace(
+        rejected={}, pending_archive={7: ended}, driver=SimpleNamespace(engine=SimpleNamespace(book=book))
+    )
+    routes = object.__new__(Routes)
+    routes.context = SimpleNamespace(loop=loop, journal=SimpleNamespace(archive=nothing))  # type: ignore[assignment]
+    view = routes._brief(7)
+    assert (view.state, view.exit_code) == ("stopping", NO_EXIT_CODE)
+    nothing.get = lambda job: ended
+    assert (routes._brief(7).state, routes._brief(7).exit_code) == ("failed", 5)
 
 
 def test_a_node_that_loses_its_agent_keeps_its_jobs(running) -> None:  # type: ignore[no-untyped-def]
