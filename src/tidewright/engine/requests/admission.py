@@ -14,7 +14,7 @@ from ..commands import Reply
 from ..events import JobIdsUsed, Submit
 from ..termination import end, release, satisfied
 from . import arrays, runtime_attach
-from .answers import answer
+from .answers import answer, answered
 
 PLACEMENTS = ("consolidate", "one-node", "any")
 """Order of the ``placement`` column's values."""
@@ -25,9 +25,7 @@ UNNAMED = "[unknown]"
 
 def submit(book: Book, event: Submit) -> None:
     """Admit or refuse a job, and answer."""
-    known = book.answers.get(event.op_id) if event.op_id else None
-    if known is not None:
-        book.out.append(known)
+    if answered(book, event.op_id):
         return
     spec = arrays.placed(book, event)
     refusal = refuse(book, spec)

@@ -17,11 +17,17 @@ def answer(book: Book, reply: Reply) -> None:
     forget_oldest(book.answers, book.settings.remembered_answers)
 
 
-def known(book: Book, op_id: str, job: int) -> bool:
-    """Whether to go on: the job is in the book and the call is new. Otherwise the answer has been given."""
+def answered(book: Book, op_id: str) -> bool:
+    """Whether the call was answered before; it gets the same answer again."""
     earlier = book.answers.get(op_id) if op_id else None
     if earlier is not None:
         book.out.append(earlier)
+    return earlier is not None
+
+
+def known(book: Book, op_id: str, job: int) -> bool:
+    """Whether to go on: the job is in the book and the call is new. Otherwise the answer has been given."""
+    if answered(book, op_id):
         return False
     if job in book.specs:
         return True

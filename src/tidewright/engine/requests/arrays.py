@@ -17,7 +17,7 @@ from ..commands import Reply
 from ..events import LimitArray, Submit
 from ..lifecycle import transition
 from ..termination import admit_members, satisfied
-from .answers import answer
+from .answers import answer, answered
 
 _CHANGED = Code.ARRAY_LIMIT_CHANGED()
 
@@ -70,9 +70,7 @@ def enter(book: Book, job: int, member: ArrayMember) -> None:
 
 def limit(book: Book, event: LimitArray) -> None:
     """Change how many members of an array may run at once."""
-    earlier = book.answers.get(event.op_id) if event.op_id else None
-    if earlier is not None:
-        book.out.append(earlier)
+    if answered(book, event.op_id):
         return
     array = book.arrays.get(str(event.array))
     if array is None:

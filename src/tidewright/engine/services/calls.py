@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...model.cause import Code
 from ..book import Book
 from ..commands import Reply
-from ..requests.answers import answer
+from ..requests.answers import answer, answered
 from .records import ServiceRecord
 
 
@@ -18,11 +18,3 @@ def known(book: Book, name: str, op_id: str) -> ServiceRecord | None:
         answer(book, Reply(op_id, error=Code.NO_SUCH_SERVICE(name), kind="notfound"))
         return None
     return record
-
-
-def answered(book: Book, op_id: str) -> bool:
-    """Whether the call was answered before; it gets the same answer again."""
-    earlier = book.answers.get(op_id) if op_id else None
-    if earlier is not None:
-        book.out.append(earlier)
-    return earlier is not None

@@ -16,10 +16,10 @@ from ..book import QUEUED, RUNNING, Book
 from ..commands import Ended, Reply
 from ..requests import runtime_attach
 from ..requests.admission import enter, refuse
-from ..requests.answers import answer
+from ..requests.answers import answer, answered
 from ..termination import pause, stop
 from . import start_image
-from .calls import answered, known
+from .calls import known
 from .records import ReplicaEnd, ServiceRecord, alive, is_ready
 
 RUNTIME_TRIES = 5
