@@ -82,20 +82,24 @@ def _promise(seen: SeenJob, reply: NotifyReply, now: int) -> SeenJob:
     job = reply.job
     if seen.broken or job.state == "cancelled" or (job.state == "held" and not job.start > 0):
         return seen
-    ended = job.end if seen.final else now
-    late = bool(reply.deadline) and ended > reply.deadline
     below = job.target > 0 and job.fraction < job.target and job.submit > 0
     if not below:
-        return replace(seen, below_since=0, broken=late)
+        return replace(seen, below_since=0, broken=_late(reply, now))
     since = seen.below_since or now
-    long_enough = ended - job.submit >= BELOW_US if seen.final else now - since >= BELOW_US
-    return replace(seen, below_since=since, broken=late or long_enough)
+    long_enough = (job.end - job.submit if seen.final else now - since) >= BELOW_US
+    return replace(seen, below_since=since, broken=_late(reply, now) or long_enough)
+
+
+def _late(reply: NotifyReply, now: int) -> bool:
+    """Whether its deadline passed before it ended."""
+    end = reply.job.end if reply.job.state in FINAL_STATES else now
+    return bool(reply.deadline) and end > reply.deadline
 
 
 def breach(reply: NotifyReply, now: int) -> str:
     """What was promised and is not kept, in words."""
     job = reply.job
-    if reply.deadline and (job.end if job.state in FINAL_STATES else now) > reply.deadline:
+    if _late(reply, now):
         return "its deadline has passed"
     return f"it was delivered {job.fraction:.0%} of full speed so far, of {job.target:.0%} promised"
 
@@ -122,10 +126,8 @@ def breaks_by_forecast(reply: NotifyReply, eta: EtaView) -> str:
 def wanted(kinds: tuple[str, ...], reply: NotifyReply) -> tuple[str, ...]:
     """Those of ``kinds`` that its user asked for. A failure is an end, too, for who asked for ends only."""
     asked = reply.notify.events
-    return tuple(
-        dict.fromkeys("end" if kind == "fail" and "fail" not in asked and "end" in asked else kind for kind in kinds
-                      if kind in asked or (kind == "fail" and "end" in asked))
-    )  # fmt: skip
+    said = ("end" if kind == "fail" and "fail" not in asked else kind for kind in kinds)
+    return tuple(dict.fromkeys(kind for kind in said if kind in asked))
 
 
 class MembersSeen(NamedTuple):
