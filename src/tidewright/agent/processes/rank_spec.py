@@ -108,6 +108,8 @@ def specs(
     check(args)
     around, account = places(args, node_context), account_of(args)
     made = {}
+    batch = is_batch(args.env) and HOSTS in args.env
+    cpus = node_context.backend.discover().cpus if batch else 0  # once: to look for devices takes a while
     for at in args.ranks:
         mark, place = node_context.layout.mark(args.job, args.attempt, at.rank, generation), around[at.rank]
         path, own = node_context.layout.rank_log(args, at.rank)
@@ -124,8 +126,8 @@ def specs(
         )
         if account is not None and inside is None:
             del env["TIDE_STEP_FILE"]  # it could not be written
-        if is_batch(args.env) and HOSTS in args.env:
-            env.update(task_variables(env, _task(args, node_context, at, around, bool(inside and inside.full))))
+        if batch:
+            env.update(task_variables(env, _task(args, at, around, cpus, bool(inside and inside.full))))
         made[at.rank] = Spec(
             command=args.command,
             env=_with_share(
@@ -176,9 +178,7 @@ def _seat(args: LaunchArgs, at: RankSeat) -> RankPosition:
     )
 
 
-def _task(
-    args: LaunchArgs, node_context: NodeContext, at: RankSeat, around: Mapping[int, DeviceEnvironment], full: bool
-) -> TaskSeat:
+def _task(args: LaunchArgs, at: RankSeat, around: Mapping[int, DeviceEnvironment], cpus: int, full: bool) -> TaskSeat:
     return TaskSeat(
         job=args.job,
         name=args.name,
@@ -186,7 +186,7 @@ def _task(
         rank=at.rank,
         devices={seat.rank: seat.devices for seat in args.ranks},
         cores={rank: place.cpus for rank, place in around.items()},
-        cpus=node_context.backend.discover().cpus,
+        cpus=cpus,
         addresses={peer.node: peer.address for peer in args.peers},
         master_addr=args.master_addr,
         python=sys.executable,
