@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tidewright.app.jobspec.ranks import default_ranks, ranks_note
 from tidewright.app.jobspec.submission import batches, check_program, script_of
 from tidewright.base.errors import NotFound, UsageError
-from tidewright.model.job import JobSpec
+from tidewright.live.api.submission import read
+from tidewright.model.job import ArrayMember, JobSpec
+from tidewright.wire.api import MAX_BODY, SubmitRequest
+from tidewright.wire.calls.submit_request import submit_request
 
 
 @pytest.mark.parametrize(
@@ -52,9 +57,33 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_long_arrays_are_sent_in_pieces_and_none_is_lost() -> None:
-    specs = [JobSpec(name=f"a[{at}]", command=("x",), env={"BIG": "y" * 100_000}) for at in range(100)]
+    specs = [JobSpec(name=f"a[{at}]", command=("x", str(at) * 100_000)) for at in range(100)]
     pieces = list(batches(specs))
     assert len(pieces) > 1 and [one for piece in pieces for one in piece] == specs
+    assert not list(batches([]))
+
+
+def test_an_array_of_thousands_of_members_with_a_long_environment_is_one_request() -> None:
+    """A controller that is killed between two requests keeps a part of an array."""
+    env = {f"VARIABLE_{at}": "x" * 100 for at in range(80)}
+    specs = [
+        JobSpec(name=f"a[{at}]", command=("x",), env={**env, "ARRAY_INDEX": str(at)}, array=ArrayMember("a", at, 2_000))
+        for at in range(2_000)
+    ]
+    (whole,) = batches(specs)
+    body = msgspec.json.encode(submit_request(whole, (), "op", False))
+    assert len(body) < MAX_BODY
+    assert asyncio.run(read(body)).specs == tuple(specs)
+
+
+def test_a_spec_larger_than_a_request_is_refused_with_its_size() -> None:
+    with pytest.raises(UsageError, match="larger than 6291456 bytes"):
+        list(batches([JobSpec(name=f"a[{at}]", command=("x",), env={"BIG": "y" * MAX_BODY}) for at in range(2)]))
+
+
+def test_a_small_array_is_sent_as_earlier_controllers_know_it() -> None:
+    specs = [JobSpec(command=("x",), env={"A": "1", "B": str(at)}) for at in range(3)]
+    assert submit_request(specs, (), "op", False) == SubmitRequest(specs=tuple(specs), op_id="op")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tidewright.engine.engine import Engine
 from tidewright.model.cause import Code
 from tidewright.model.job import ArrayMember, Dependency, JobSpec
 from tidewright.plan.moves import Start
+from tidewright.plan.reasons import Reason
 from tidewright.plan.render import remedy, render
 from tidewright.testing.swarm import Swarm
 from tidewright.testing.worldlet import Worldlet
@@ -93,6 +94,21 @@ def test_a_raised_limit_lets_more_queue_and_a_lowered_one_holds_back_what_has_no
     before = len(world.said)
     world.tell(ev.LimitArray(jobs[0], 1, "none"))
     assert _states(world, jobs) == "CCQQQQ" and len(world.said) == before + 1, "the same call again, the same answer"
+
+
+@pytest.mark.parametrize("end", ["requeue", "lost"])
+def test_a_member_that_starts_over_counts_against_a_limit_that_was_lowered(end: str) -> None:
+    world = Worldlet()
+    jobs = _array(world, "a", 4, 3)
+    for device, job in enumerate(jobs[:3]):
+        _start(world, job, device)
+    world.tell(ev.LimitArray(jobs[0], 2, "limit"))
+    assert _states(world, jobs) == "RRRH"
+    world.tell(ev.Requeue(jobs[1], "again") if end == "requeue" else ev.Exited(jobs[1], 1, 137, lost=True))
+    assert _states(world, jobs) == "RHRH"
+    assert world.engine.book.hold_reason(jobs[1]) == (Reason.ARRAY_LIMIT, Code.ARRAY_FULL(str(jobs[0])))
+    world.tell(ev.Exited(jobs[0], 1, 0))
+    assert _states(world, jobs) == "CQRH"  # one ended: the first that waits may queue
 
 
 def test_a_limit_of_what_is_no_array_is_refused() -> None:

@@ -124,7 +124,8 @@ def test_a_suspended_job_loses_image_and_hold(full: bool, by_user: bool) -> None
     else:
         pool.plan(Suspend(job, "x"))
     assert pool.state(job) is (State.HELD if by_user else State.SUSPENDED)
-    assert requeue(pool, job).error is None
+    reply = requeue(pool, job)
+    assert reply.error is None and reply.warning == (Code.HOLD_REQUEUED(job) if by_user else None)
     record = pool.engine.book.jobs[job]
     assert pool.state(job) is State.QUEUED and record.user_hold is None and not record.images
     assert launched_from(pool, job) == 0

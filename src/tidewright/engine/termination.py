@@ -218,10 +218,21 @@ def restart(book: Book, job: int, why: Cause, keeps_work: bool, pause_us: int = 
     if pause_us:
         record.backoff_until = book.now + pause_us
         book.set_timer(book.now + pause_us, "backoff", job, book.now + pause_us)
+    wait_behind_limit(book, job)
     held = book.hold_reason(job)
     table.wait_since[row] = book.now
     transition(book, job, HELD if held else QUEUED, why)
     book.note_arrival(job)
+
+
+def wait_behind_limit(book: Book, job: int) -> None:
+    """An attempt of an array's member is over: more of them than a limit allows that was lowered meanwhile do not start again."""
+    record = book.jobs[job]
+    member = record.spec.array
+    array = book.arrays.get(array_key(member)) if member is not None and member.job else None
+    if member is not None and array is not None and array.limit and array.active > array.limit:
+        record.waiting_array = array_key(member)
+        array.waiting = dict.fromkeys(sorted((*array.waiting, job)), True)
 
 
 def start_over(book: Book, job: int, row: int, keeps_work: bool) -> None:

@@ -288,6 +288,7 @@ class Code(StrEnum):
     WAITS_ALREADY = "WaitsAlready"
     ENDED_FOR_GOOD = "EndedForGood"
     NO_IMAGE_OF = "NoImageOf"
+    HOLD_REQUEUED = "HoldRequeued"
     NOT_SUSPENDABLE = "NotSuspendable"
     NOT_HELD = "NotHeld"
     NO_IMAGE_NOW = "NoImageNow"

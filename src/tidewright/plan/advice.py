@@ -34,6 +34,7 @@ REMEDIES: dict[C, str] = {
     C.WAITS_ALREADY: "see why: tide why {job:n}",
     C.ENDED_FOR_GOOD: "submit it again with tide run or tide submit; see how it was with tide show {job:n}",
     C.NO_IMAGE_OF: "leave out --from-image, and it starts from its beginning",
+    C.HOLD_REQUEUED: "to keep it from starting: tide hold {job:n}; tide requeue --hold does both at once",
     C.NOT_SUSPENDABLE: "freeze it for a moment with --for (at most {bound:seconds}), cancel it, or submit it with "
     "--preempt cooperative",
     C.NOT_HELD: "ask why: tide why {job:n}",

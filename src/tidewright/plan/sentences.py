@@ -294,6 +294,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.WAITS_ALREADY: "job {job:n} is {state:state} and waits for its start already",
     C.ENDED_FOR_GOOD: "job {job:n} has ended ({state:state}) and cannot be requeued",
     C.NO_IMAGE_OF: "there is no image of job {job:n}",
+    C.HOLD_REQUEUED: "a user held or suspended job {job:n}, which is over now; it may start at any time",
     C.NOT_SUSPENDABLE: "job {job:n} cannot be suspended: {why:why}",
     C.NOT_HELD: "job {job:n} is not held by its user; it is {state:state}",
     C.NO_IMAGE_NOW: "no image of job {job:n} can be taken: {why:why}",

@@ -66,9 +66,11 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job, or the members of an array or sweep. A repeated ``op_id`` gets the first answer again. ``after``: what all of them
-    wait for, such as ``afterok:prep`` (a job's or an array's id or name), looked up now."""
+    wait for, such as ``afterok:prep`` (a job's or an array's id or name), looked up now. ``env``: variables that every spec has
+    which does not give them itself."""
 
     specs: tuple[JobSpec, ...]
+    env: dict[str, str] = {}
     after: tuple[str, ...] = ()
     op_id: str = ""
     dry_run: bool = False

@@ -27,6 +27,7 @@ from .calls.job_changes import JobChangeCalls
 from .calls.job_refs import ArrayCalls, job_path, with_query
 from .calls.job_refs import Ref as Ref
 from .calls.notify import NotifyCalls
+from .calls.submit_request import submit_request
 from .holder import CONTROLLER_LOCK, held, holder
 from .services import ServiceCalls
 from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
@@ -98,7 +99,7 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
     ) -> api.SubmitReply:
         """Submit jobs; when it returns they are on disk. Several specs are one array or sweep. They wait for what ``after`` says,
         such as ``afterok:prep``."""
-        body = api.SubmitRequest(specs=tuple(specs), after=tuple(after), op_id=op_id or new_op_id(), dry_run=dry_run)
+        body = submit_request(specs, after, op_id or new_op_id(), dry_run)
         return self._ask("POST", "/v1/jobs", api.SubmitReply, body)
 
     def jobs(

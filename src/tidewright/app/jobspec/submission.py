@@ -16,6 +16,7 @@ from ...base.errors import NotFound, UsageError
 from ...launch.environment import submitted_environment
 from ...model.job import JobSpec
 from ...wire.api import MAX_BODY, MAX_SPECS
+from ...wire.calls.submit_request import common_env, spec_bytes, without
 from .loaded import Submitter
 
 _PYTHON = re.compile(r"(python(\d+(\.\d+)*)?|pypy3?)")
@@ -23,6 +24,9 @@ _SHELL = re.compile(r"(ba|da|k|z)?sh")
 _LAUNCHER = re.compile(r"(torchrun|accelerate|deepspeed)")
 _TAKES_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs", "-o", "-O"})
 """Options whose value is the next word (python(1), bash(1))."""
+
+MOST_BYTES = MAX_BODY * 3 // 4
+"""Of the specs in one request; what else it says has room beside them."""
 
 
 def submitter() -> Submitter:
@@ -91,14 +95,20 @@ def _check_file(path: Path, runnable: bool) -> None:
 
 
 def batches(specs: Sequence[JobSpec]) -> Iterator[tuple[JobSpec, ...]]:
-    """The specs in runs that each fit one request. Every member carries its environment, so a long array does not."""
-    limit = MAX_BODY // 2
+    """The specs in runs that each fit one request: nearly always all of them, for what their environments have in common
+    travels once."""
+    if not specs:
+        return
+    shared = common_env(specs) if len(specs) > 1 else {}
+    limit = MOST_BYTES - len(msgspec.json.encode(shared))
     batch: list[JobSpec] = []
     size = 0
     for spec in specs:
-        length = len(msgspec.json.encode(spec)) + 1
+        length = spec_bytes(without(spec, shared))
         if length > limit:
-            raise UsageError(f"job {spec.name or spec.command[0]}: its spec is larger than {limit} bytes", "shorten it")
+            raise UsageError(
+                f"job {spec.name or spec.command[0]}: its spec is larger than {MOST_BYTES} bytes", "shorten it"
+            )
         if batch and (size + length > limit or len(batch) == MAX_SPECS):
             yield tuple(batch)
             batch, size = [], 0

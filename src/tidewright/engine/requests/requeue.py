@@ -13,7 +13,7 @@ from .. import start_forecasts
 from ..book import HELD, QUEUED, Book
 from ..commands import Reply
 from ..lifecycle import transition
-from ..termination import release, restart, start_over, stop
+from ..termination import release, restart, start_over, stop, wait_behind_limit
 from .admission import UNNAMED
 from .answers import answer, known
 from .hold import because
@@ -33,12 +33,13 @@ def requeue(book: Book, event: ev.Requeue) -> None:
         answer(book, Reply(event.op_id, job, refused, "conflict"))
         return
     record = book.jobs[job]
+    warning = Code.HOLD_REQUEUED(job) if record.user_hold is not None and not event.hold else None
     record.user_hold, record.held_by = (0, event.by or UNNAMED) if event.hold else (None, "")
     record.hold_retry = None
     record.backoff_until = 0
     start_forecasts.withdraw(book, job)
     _begin(book, event, Code.REQUEUED_BY(event.by or UNNAMED))
-    answer(book, Reply(event.op_id, job))
+    answer(book, Reply(event.op_id, job, warning=warning))
 
 
 def _refused(book: Book, event: ev.Requeue) -> Cause | None:
@@ -71,13 +72,15 @@ def _begin(book: Book, event: ev.Requeue, why: Cause) -> None:
 def _queue_anew(book: Book, event: ev.Requeue, why: Cause) -> None:
     """A job without an attempt, which was to start from an image."""
     job = event.job
+    if job in book.reservations:
+        book.cancel_reservation(job)
     if not event.from_image:
-        if job in book.reservations:
-            book.cancel_reservation(job)
         start_over(book, job, book.table.row[job], keeps_work=False)
+    wait_behind_limit(book, job)
     book.record(job, "REQUEUED", why)
     book.touched[job] = book.forced = True
-    if event.hold and book.state(job) is State.QUEUED:
-        transition(book, job, HELD, because(book.jobs[job]))
+    held = book.hold_reason(job)
+    if held is not None and book.state(job) is State.QUEUED:
+        transition(book, job, HELD, because(book.jobs[job]) if event.hold else held[1])
     elif book.state(job) is State.HELD:
         release(book, job, why)

@@ -43,6 +43,7 @@ class _Outline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``api.SubmitRequest`` whose specs have not been looked into."""
 
     specs: list[msgspec.Raw]
+    env: dict[str, str] = {}
     after: tuple[str, ...] = ()
     op_id: str = ""
     dry_run: bool = False
@@ -60,7 +61,8 @@ async def read(data: bytes) -> api.SubmitRequest:
         raise UsageError("specs: empty; nothing to submit", "give at least one job")
     specs, pause = [], CooperativeYield()
     for at, raw in enumerate(outline.specs):
-        specs.append(_read_one(raw, at))
+        spec = _read_one(raw, at)
+        specs.append(replace(spec, env={**outline.env, **spec.env}) if outline.env else spec)
         await pause()
     return api.SubmitRequest(specs=tuple(specs), after=outline.after, op_id=outline.op_id, dry_run=outline.dry_run)
 
