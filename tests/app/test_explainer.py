@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tidewright.app.explain_process import ExplainProcess
+from tidewright.app.explain_worker import frame, serve
 from tidewright.app.explainer import MOST_WAITING, ProcessExplainer
 from tidewright.base.errors import Busy, Conflict, UsageError
 from tidewright.base.units import HOUR
@@ -326,3 +328,11 @@ def test_a_question_is_of_the_moment_at_which_it_is_asked(busy: Worldlet) -> Non
     for found in asked(work):  # type: ignore[attr-defined]
         assert found.start.low >= now
     assert asked(lambda explainer: explainer.forecast(engine, [2]))[0].start.low < now  # type: ignore[index]
+
+
+def test_the_process_ends_quietly_when_its_controller_was_killed() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    sink = os.fdopen(write, "wb")
+    serve(make("fifo"), io.BytesIO(frame(b"1") + frame(b"no snapshot") + frame(b"no question")), sink)
+    sink.close()  # what is left in the stream is not written again

@@ -113,6 +113,19 @@ def test_late_lines_are_named() -> None:
     assert loaded.specs[0].devices == 1 and loaded.specs[0].cpus_milli == 8000
 
 
+@pytest.mark.parametrize("line", ["--gres=gpu:0", "--gres=gpu:a100:0", "--gpus=0", "--gpus-per-task=0"])
+def test_no_gpu_may_be_asked_for_in_so_many_words(line: str) -> None:
+    loaded = script(line)
+    assert loaded.specs[0].devices == 1 and not loaded.specs[0].device_types
+    assert "asks for no GPU" in "\n".join(loaded.warnings)
+
+
+def test_an_output_file_of_several_tasks_is_that_of_task_0() -> None:
+    (warning,) = script("--gres=gpu:2 --ntasks-per-node=2\n#SBATCH --output=out.txt").warnings
+    assert warning.startswith("/nowhere/train.sh:3: this file gets what task 0 prints")
+    assert not script("--gres=gpu:2 --output=out.txt").warnings
+
+
 @pytest.mark.parametrize(
     ("lines", "cpus_milli", "memory"),
     [

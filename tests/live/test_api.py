@@ -205,6 +205,9 @@ def test_drain_keeps_work_off(running) -> None:  # type: ignore[no-untyped-def]
         _until(client, job, "running")
         with pytest.raises(NotFound):
             client.drain("there")
+        for why in ("two\nlines", "\x1b[2J", "x" * 501):
+            with pytest.raises(UsageError, match="reason is not right"):
+                client.drain("here", why)
 
 
 def test_events_are_seen_and_resume_after_an_id(running) -> None:  # type: ignore[no-untyped-def]

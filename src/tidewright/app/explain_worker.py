@@ -63,8 +63,12 @@ def serve(planner: Planner, source: BinaryIO, sink: BinaryIO) -> None:
             content = OK + msgspec.msgpack.encode(found)
         except Exception as error:  # the next question may be answered all the same
             content = FAILED + f"{type(error).__name__}: {error}".encode()
-        sink.write(frame(content))
-        sink.flush()
+        try:
+            sink.write(frame(content))
+            sink.flush()
+        except BrokenPipeError:  # the controller ended meanwhile
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sink.fileno())  # the stream is flushed again when it is closed
+            return
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ from ..model.job import (
 from ..model.launchable import MAX_PATH, MAX_STRING, MAX_WORD
 from . import api
 from .calls.job_changes import MOST_AT_ONCE
+from .nodes import MAX_REASON
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._\[\]-]{0,127}$"
 _TIME = {"minimum": 0, "maximum": LONGEST_US}
@@ -55,6 +56,7 @@ BODIES: dict[str, dict[str, dict[str, Any]]] = {
         "job": _NUMBER,
     },
     "SubmitRequest": {"specs": {"minItems": 1, "maxItems": api.MAX_SPECS}},
+    "DrainRequest": {"why": {"maxLength": MAX_REASON}},
     "ScaleRequest": {"devices": {"minimum": 0}},
     "ArrayLimitRequest": {"limit": _NUMBER},
     "SuspendRequest": {"until_us": {"minimum": 0}},

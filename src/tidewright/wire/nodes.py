@@ -7,9 +7,13 @@ from msgspec import Struct
 from .answers import SCHEMA
 from .job_parts import CauseView
 
+MAX_REASON = 500
+"""Characters of an operator's reason."""
+
 
 class DrainRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keep new work off a node. ``move``: jobs that can go on elsewhere with all their work leave it. May be left out."""
+    """Keep new work off a node. ``why``: one line. ``move``: jobs that can go on elsewhere with all their work leave it. May be
+    left out."""
 
     op_id: str = ""
     why: str = ""

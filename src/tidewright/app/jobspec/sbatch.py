@@ -145,6 +145,8 @@ class _Script:
         name = self.values.pop("name", "") or members.command_name((Path(self.file).stem,))
         if self.counts.get("nodes") == 1 and ranks > 1:
             self.values.setdefault("placement", "one-node")
+        if ranks > 1 and "output" in self.values:
+            self.warn(self._line_of("output"), "this file gets what task 0 prints; tide logs --all-ranks has all of it")
         batch = Batch(self.counts, self.amounts, ranks, self.ignored.get("partition", ""), self.submitter)
         self._calls(batch)
         environ = {**self.environ, **batch.variables(self.file)}
@@ -203,6 +205,7 @@ _SOURCES = {
     "cpus": ("cpus-per-task",),
     "memory": ("mem", "mem-per-cpu", "mem-per-gpu"),
     "env": ("export",),
+    "output": ("output",),
 }
 
 
@@ -246,7 +249,9 @@ def _gpu_count(name: str) -> Callable[[_Script, Option], None]:
 
 def _gpus(script: _Script, name: str, kind: str | None, count: str) -> None:
     script.counts[name] = fields.whole(count)
-    if kind:
+    if not script.counts[name]:  # as sbatch has it, this asks for none
+        del script.counts[name]
+    elif kind:
         script.values["device_types"] = fields.types(kind)
 
 

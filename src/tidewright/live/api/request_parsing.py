@@ -11,6 +11,8 @@ from starlette.requests import Request
 
 from ...base.errors import UsageError
 from ...model.job import State
+from ...model.launchable import printable
+from ...wire.nodes import MAX_REASON
 from ...wire.states import states_of
 
 T = TypeVar("T", bound=Struct)
@@ -28,6 +30,14 @@ def flag(request: Request, name: str, default: bool = False) -> bool:
     if text not in ("", "0", "1"):
         raise UsageError(f"{name}: {text!r} is neither 0 nor 1", "correct the query and ask again")
     return text == "1" if text else default
+
+
+def reason(text: str) -> str:
+    """An operator's reason, which tables and terminals show in one line."""
+    if len(text) > MAX_REASON or not printable(text):
+        what = f"{len(text)} characters" if len(text) > MAX_REASON else "it holds control characters or line breaks"
+        raise UsageError(f"the reason is not right: {what}", f"give one line of at most {MAX_REASON} characters")
+    return text
 
 
 def number(request: Request, name: str, default: int) -> int:

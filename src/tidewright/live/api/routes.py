@@ -35,7 +35,7 @@ from .listing import Query, listing, usage, words
 from .logs import RankPaths, Tail, all_ranks, log_path
 from .metrics import exposition
 from .request_parsing import body as read_body
-from .request_parsing import flag, number, seconds, states
+from .request_parsing import flag, number, reason, seconds, states
 from .why import eta_ended, eta_view, rehearsed, why_ended, why_live
 
 LONGEST_WAIT_S = 300.0
@@ -265,13 +265,13 @@ class Routes(JobChangeRoutes):
     async def drain(self, request: Request) -> Response:
         body = await read_body(request, api.DrainRequest, api.DrainRequest())
         name, op_id = request.path_params["name"], body.op_id or new_op_id()
-        return await self._act(ev.NodeDrain(name, True, body.why, op_id, body.move), op_id, name)
+        return await self._act(ev.NodeDrain(name, True, reason(body.why), op_id, body.move), op_id, name)
 
     async def undrain(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
         name, op_id = request.path_params["name"], body.op_id or new_op_id()
         self.context.agent_pool.forgive(name)
-        return await self._act(ev.NodeDrain(name, False, body.why, op_id), op_id, name)
+        return await self._act(ev.NodeDrain(name, False, reason(body.why), op_id), op_id, name)
 
     async def words(self, request: Request) -> Response:
         of = request.query_params.get("of", "jobs")
