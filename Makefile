@@ -66,8 +66,8 @@ $(PROGRAMS): $(READY)
 	@touch $(PROGRAMS)
 
 test-full: lint types $(PROGRAMS)
-	$(BIN)/pytest -n $(WORKERS) -m 'not processes'
-	$(BIN)/pytest -m 'processes'
+	$(BIN)/pytest --hypothesis-profile full -n $(WORKERS) -m 'not processes'
+	$(BIN)/pytest --hypothesis-profile full -m 'processes'
 
 # PyTorch's CUDA build and Triton, apart from the ordinary environment. Where they cannot be installed, says so and is skipped.
 CODEGEN := .venv-codegen

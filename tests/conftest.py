@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("no_deadline", deadline=None)
-settings.load_profile("no_deadline")
+settings.register_profile("full", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=40)
+settings.load_profile("quick")  # --hypothesis-profile full, as of make test-full, is read after this
 
 MARK = "mark.processes"
 

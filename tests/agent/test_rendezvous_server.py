@@ -17,6 +17,8 @@ from tidewright.agent.rendezvous.store import KeyValueStore
 from tidewright.base.errors import WorldError
 from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
+from ..sizes import examples
+
 
 async def talk(server: RendezvousServer, token: str, requests: list[tuple[int, list[bytes]]], late_ms: int = 0):
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -218,7 +220,7 @@ def test_an_agent_that_was_killed_starts_with_all_it_had_answered(tmp_path: Path
     assert journal_file.exists() and journal_file.stat().st_mode & 0o077 == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_leave_the_server_standing(junk: bytes) -> None:
     """Frames are parsed from whatever a socket brings."""
@@ -246,7 +248,7 @@ def test_junk_on_the_wire_ends_that_connection_only() -> None:
     assert {code for code, _ in bad[1:]} == {fr.BAD} and good[1][0] == fr.OK
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=40))
 def test_rounds_never_share_a_number_between_attempts(size: int, arrivals: list[tuple[int, int]]) -> None:
     """Ranks come under new names at any time; a round ends exactly when all are in it, and its number is new."""

@@ -20,6 +20,8 @@ from tidewright.base.errors import UsageError
 from tidewright.base.units import DAY, HOUR, MINUTE
 from tidewright.model.notify import KINDS, Notify
 
+from ..sizes import examples
+
 PROGRAMS = Path(tidewright.launch.__file__).parent / "inject" / "_tidewright" / "slurm" / "bin"
 ME = Submitter({"PATH": "/usr/bin", "HOME": "/home/me", "SECRET": "x"}, "/srv/jobs", "me")
 
@@ -74,7 +76,7 @@ def test_export_chooses_the_environment() -> None:
     assert "SECRET" not in script("--gres=gpu --export=NONE").specs[0].env
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.sampled_from(sorted(KNOWN - set(HONOURED))))
 def test_every_known_option_that_is_not_honoured_is_named(option: str) -> None:
     loaded = script(f"--gres=gpu --{option}=1")
@@ -82,7 +84,7 @@ def test_every_known_option_that_is_not_honoured_is_named(option: str) -> None:
     assert any(f"--{option} is not honoured" in warning and "train.sh:2" in warning for warning in loaded.warnings)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=30), max_size=4))
 def test_any_lines_give_a_job_or_a_list_of_mistakes(lines: list[str]) -> None:
     try:

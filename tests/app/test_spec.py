@@ -17,6 +17,8 @@ from tidewright.base.errors import UsageError
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.model.job import JobSpec, problems
 
+from ..sizes import examples
+
 ME = Submitter({"PATH": "/usr/bin"}, "/home/me/work", "me")
 
 
@@ -227,19 +229,19 @@ def valid_or_refused(text: str) -> None:
         assert loaded.specs and all(not problems(job) for job in loaded.specs)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.dictionaries(_keys, _values, max_size=6))
 def test_any_mapping_gives_sound_specs_or_a_list_of_mistakes(document: dict[str, object]) -> None:
     valid_or_refused(yaml.safe_dump(document, allow_unicode=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_gives_sound_specs_or_a_list_of_mistakes(text: str) -> None:
     valid_or_refused(text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.sampled_from(["tire: basic", "tier: gold", "rnaks: 1", "devices: none", "grace: ever"]), unique=True)
 )

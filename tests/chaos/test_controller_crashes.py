@@ -14,6 +14,7 @@ from tidewright.engine.commands import Reply
 from tidewright.engine.events import Event
 from tidewright.live.controller.loop import Loop
 
+from ..sizes import examples
 from . import controller
 from .controller import crash
 
@@ -51,7 +52,7 @@ def test_a_crash_at_any_side_effect(memory: Path, effects: list[str], share: int
         shutil.rmtree(root)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(1, 60), min_size=2, max_size=8), after=st.booleans())
 def test_crashes_upon_crashes(memory: Path, cuts: list[int], after: bool) -> None:
     shutil.rmtree(memory / "lives", ignore_errors=True)

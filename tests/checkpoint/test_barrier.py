@@ -29,8 +29,10 @@ from tidewright.checkpoint.cut.pages import (
     PageState,
 )
 
+from ..sizes import examples
 
-@settings(max_examples=300, deadline=None)
+
+@settings(max_examples=examples(300), deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 5), paired=st.booleans())
 def test_a_cut_ends_and_is_consistent(seed: int, size: int, paired: bool) -> None:
     rng = random.Random(seed)
@@ -64,7 +66,7 @@ def check_consistent(world: World, paired: bool) -> None:
                 assert world.complete(rank, name, count), "a paired message was cut in two"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 5), paired=st.booleans())
 def test_the_cut_is_the_least_one(seed: int, size: int, paired: bool) -> None:
     """It takes in the past of what was issued, and nothing else: that set is known, whatever the order of events."""

@@ -24,6 +24,8 @@ from tidewright.checkpoint.cuda.swap import (
 )
 from tidewright.launch.inject._tidewright.splice import SwapShare
 
+from ..sizes import examples
+
 GIB = 2**30
 
 
@@ -170,7 +172,7 @@ def test_who_needs_more_than_was_measured_gets_the_room(tmp_path):
     assert device.granted() == device.inside() == [2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(2, 5), room=st.integers(1, 3))
 def test_each_request_is_granted_and_memory_never_runs_out(tmp_path_factory, seed, ranks, room):
     rng = random.Random(seed)

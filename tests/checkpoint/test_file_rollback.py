@@ -19,6 +19,8 @@ from tidewright.checkpoint.files import capture as files
 from tidewright.checkpoint.files import file_rollback
 from tidewright.checkpoint.files.file_rollback import roll_back
 
+from ..sizes import examples
+
 CONTENT = st.binary(max_size=40)
 
 
@@ -62,7 +64,7 @@ def captured(
     return meta
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(before=CONTENT, after=st.none() | CONTENT, more=CONTENT, replaced=st.booleans(), kept=st.integers(0, 40))
 def test_the_content_is_what_it_was_or_nothing_is_touched(before, after, more, replaced, kept):
     """``after`` None: grown by ``more`` or cut to ``kept``; ``replaced``: by another file of that name."""

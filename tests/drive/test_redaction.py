@@ -27,6 +27,8 @@ from tidewright.model.rate import RateSettings, Throughput
 from tidewright.testing.swarm import Swarm
 from tidewright.testing.swarm_services import ServiceSwarm
 
+from ..sizes import examples
+
 KEY = b"a key of a test"
 WORDS = (
     "adalovelace",
@@ -164,7 +166,7 @@ def test_another_export_has_other_pseudonyms() -> None:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.text("abcxyzA0123456789ä_.[]-", min_size=1, max_size=20), max_size=12), st.binary(min_size=1))
 def test_equal_stays_equal_and_other_stays_other(names: list[str], key: bytes) -> None:
     known = Pseudonyms(key)

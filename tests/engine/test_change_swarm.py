@@ -10,10 +10,12 @@ from tidewright.drive.replay import replay
 from tidewright.engine.engine import Engine
 from tidewright.testing.swarm_services import ChangeSwarm
 
+from ..sizes import examples
+
 SEEDS = st.integers(min_value=0, max_value=2**32)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(seed=SEEDS, steps=st.integers(min_value=1, max_value=150))
 def test_every_accepted_job_ends_once(seed: int, steps: int) -> None:
     swarm = ChangeSwarm(seed)

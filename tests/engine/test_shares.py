@@ -18,6 +18,8 @@ from tidewright.plan.reasons import Reason
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 GIB = 2**30
 BEST_EFFORT = {"share_class": "be", "tier": "basic"}
 
@@ -113,7 +115,7 @@ shares = st.lists(
 
 
 @given(asked=shares, policy=st.sampled_from(["fifo", "sla", "srtf"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_device_is_over_committed_and_what_fits_alone_runs(asked: list[tuple[int, str, int]], policy: str) -> None:
     pool = world(policy, devices=2)
     for milli, share_class, gib in asked:

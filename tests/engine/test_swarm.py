@@ -15,10 +15,12 @@ from tidewright.drive.replay import replay
 from tidewright.engine.engine import Engine
 from tidewright.testing.swarm import Swarm
 
+from ..sizes import examples
+
 SEEDS = st.integers(min_value=0, max_value=2**32)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(seed=SEEDS, steps=st.integers(min_value=1, max_value=150))
 def test_nothing_is_lost_doubled_or_over_promised(seed: int, steps: int) -> None:
     swarm = Swarm(seed)
@@ -29,7 +31,7 @@ def test_nothing_is_lost_doubled_or_over_promised(seed: int, steps: int) -> None
     assert swarm.engine.book.phys.held_milli() == 0
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(seed=SEEDS)
 def test_the_journal_replayed_into_a_fresh_engine_says_the_same(seed: int) -> None:
     swarm = Swarm(seed)
@@ -38,7 +40,7 @@ def test_the_journal_replayed_into_a_fresh_engine_says_the_same(seed: int) -> No
     assert again.snapshot() == swarm.engine.snapshot()
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(seed=SEEDS, cut=st.integers(min_value=1, max_value=80))
 def test_a_snapshot_and_the_tail_equal_the_whole_journal(seed: int, cut: int) -> None:
     swarm = Swarm(seed)

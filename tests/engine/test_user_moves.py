@@ -19,6 +19,8 @@ from tidewright.plan.render import remedy
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 GIB = 2**30
 
 
@@ -273,7 +275,7 @@ def test_a_failed_suspension_keeps_planners_away_and_not_the_user() -> None:
     assert not move(pool, job, "n2").error and where(pool, job) == {"n2": 2}
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-1, 9), st.lists(st.integers(0, 3), max_size=2)), max_size=12))
 def test_any_sequence_of_wishes_keeps_every_job_whole(wishes: list[tuple[bool, int, list[int]]]) -> None:
     """The checker looks at everything after each turn; a refusal changes nothing."""

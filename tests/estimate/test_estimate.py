@@ -12,6 +12,8 @@ from tidewright.model.job import JobSpec, Level
 from tidewright.model.splice import LINEAR, speed_milli
 from tidewright.testing.views import ViewBuilder, pool, views
 
+from ..sizes import examples
+
 
 def one(spec: JobSpec, **columns):
     builder = ViewBuilder(pool(1))
@@ -24,7 +26,7 @@ def job(**fields) -> JobSpec:
 
 
 @given(view=views())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_something_always_remains_and_the_total_is_never_less_than_what_is_done(view):
     assert (remaining_us(view.jobs) >= 1).all()
     assert (total_us(view.jobs) > view.jobs.ideal_now).all()

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tidewright.estimate.goodput import StepSample, best_goodput, efficiency, fit, step_s
 from tidewright.model.rate import Goodput, StepTime
 
+from ..sizes import examples
+
 TIMES = StepTime(0.03, 0.0008, 0.008, 0.0005, 0.06, 0.004, 1.7)
 MODEL = Goodput({"gpu": TIMES}, 128, 16384, 256, 3000.0)
 
@@ -23,7 +25,7 @@ def goodput_of(batch: int, devices: int, nodes: int) -> float:
     return total / step_s(TIMES, devices, nodes, micro, accumulated) * efficiency(MODEL.noise, MODEL.batch, total)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 64), st.integers(1, 8))
 def test_no_batch_is_much_better_than_the_one_chosen(devices: int, nodes: int) -> None:
     best = max(goodput_of(batch, devices, nodes) for batch in range(MODEL.batch, MODEL.most_batch + 1, 16))

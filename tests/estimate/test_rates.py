@@ -11,6 +11,8 @@ from tidewright.model.rate import FULL_RATE, Goodput, RatedJob, RateSettings, Sp
 from tidewright.model.splice import LINEAR, speed_milli
 from tidewright.sim.rate_files import load_rates
 
+from ..sizes import examples
+
 KINDS = ("v100", "p100", "k80")
 RESNET = "ResNet-50 (batch size 64)"
 
@@ -108,7 +110,7 @@ def test_goodput_grows_less_than_devices_do() -> None:
     assert apart <= FULL_RATE
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(1, 32),
     st.integers(1, 32),

@@ -25,6 +25,8 @@ from tidewright.plan.plan import Plan, Wake
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 
 def pool(policy: str = "fifo", devices: int = 8) -> Worldlet:
     """A pool whose users are known to estimate run times exactly."""
@@ -99,7 +101,7 @@ def test_jobs_in_any_state_can_be_foretold(seed: int, policy: str) -> None:
 
 
 @pytest.mark.full
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(**ANY)
 def test_jobs_in_any_state_can_be_foretold_at_length(seed: int, policy: str) -> None:
     check_foretold(seed, policy)

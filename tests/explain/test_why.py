@@ -28,6 +28,8 @@ from tidewright.testing.causes import codes, within
 from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 GIB = 2**30
 
 
@@ -97,7 +99,7 @@ def starts_with(busy: Worldlet, job: int, change: Change) -> bool:
     return settle(fork, planner, list(moves), job) or starts(fork, planner, job)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), policy=st.sampled_from(POLICIES))
 def test_every_change_offered_starts_the_job(seed: int, policy: str) -> None:
     busy, waiting = busy_pool(seed, policy)
@@ -114,7 +116,7 @@ def test_every_change_offered_starts_the_job(seed: int, policy: str) -> None:
             assert starts_with(busy, job, change), (change, said)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), policy=st.sampled_from(POLICIES))
 def test_no_smaller_change_of_a_kind_would_do(seed: int, policy: str) -> None:
     """By trying all of them: numbers of devices, nodes, and single jobs that end."""

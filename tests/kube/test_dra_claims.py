@@ -36,6 +36,8 @@ from tidewright.kube.node.partitions import FakePartitions
 from tidewright.kube.objects import names
 from tidewright.testing.kube_api import FakeApi
 
+from ..sizes import examples
+
 
 @pytest.mark.parametrize(("wrong", "match"), [
     (claim("a", result("gpu-0", "1Gi"), uid="other"), "another one now"),
@@ -74,7 +76,7 @@ JUNK = st.sampled_from([
 FIELDS = st.sampled_from(["driver", "pool", "device", "request", "shareID", "consumedCapacity", "adminAccess"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.dictionaries(FIELDS, JUNK, max_size=3) | JUNK, max_size=3), JUNK, JUNK)
 def test_whatever_a_claim_says_it_is_given_or_refused(odd: list[Any], reserved: Any, other: Any) -> None:
     results = [result("gpu-0", "1Gi") | one if isinstance(one, dict) else one for one in odd]

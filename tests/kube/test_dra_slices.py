@@ -20,6 +20,8 @@ from tidewright.kube.node.partitions import FakePartitions, MigPlacement, needs,
 from tidewright.kube.objects.quantity import mib_of, of_mib
 from tidewright.testing.kube_dra import admit
 
+from ..sizes import examples
+
 DRA = RECORDED.parent / "dra"
 
 
@@ -44,7 +46,7 @@ def nodes(draw: st.DrawFn) -> tuple[list[Gpu], list[Gpu], tuple[MigPlacement, ..
     return gpus, homes if shapes else [], placements, sick
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(nodes(), st.booleans(), st.integers(1, 10**9))
 def test_every_pool_is_complete_and_valid(node: Any, taints: bool, generation: int) -> None:
     gpus, homes, placements, sick = node
@@ -60,7 +62,7 @@ def test_every_pool_is_complete_and_valid(node: Any, taints: bool, generation: i
     assert all(("taints" in device) == (home[name] in sick) for name, device in devices.items())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(nodes(), st.randoms(use_true_random=False))
 def test_counters_let_nobody_take_too_much(node: Any, rng: random.Random) -> None:
     """As the scheduler does: whatever it takes, in whatever order, lies apart and is there."""

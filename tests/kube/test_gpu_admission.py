@@ -26,6 +26,8 @@ from tidewright.kube.plugin.allocation_file import NAME, AllocationFile, Allocat
 from tidewright.kube.plugin.gpu_admission import GpuAdmission, GpuCapacity, blockers
 from tidewright.kube.plugin.service import PluginService
 
+from ..sizes import examples
+
 UID = "0b3c1f6e-8f5a-4b77-9d0e-7f2a4c9b1d10"
 FORMS = [
     "kubepods/pod{uid}", "kubepods/burstable/pod{uid}", "kubepods.slice/kubepods-pod{under}.slice",
@@ -102,7 +104,7 @@ def test_a_gpu_that_is_not_there_has_room_for_nobody() -> None:
 PODS = st.dictionaries(st.text(min_size=1, max_size=8), UNITS, max_size=5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(PODS, PODS)
 def test_the_file_brings_back_what_was_allocated(
     tmp_path_factory: pytest.TempPathFactory, pods: Any, candidates: Any

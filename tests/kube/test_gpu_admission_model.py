@@ -25,6 +25,8 @@ from tidewright.kube.objects.pod_request import GpuAssignment, read_gpu_assignme
 from tidewright.kube.plugin.allocation_file import NAME, AllocationFile
 from tidewright.kube.plugin.gpu_admission import POLL_S, SETTLE_S, GpuAdmission
 
+from ..sizes import examples
+
 SIZE = 15
 
 
@@ -211,5 +213,5 @@ class Node(RuleBasedStateMachine):
         assert all(count <= SIZE for count in used.values()), self.running
 
 
-Node.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+Node.TestCase.settings = settings(deadline=None, max_examples=examples(60), stateful_step_count=25)
 TestNode = Node.TestCase

@@ -27,6 +27,8 @@ from tidewright.kube.objects import names
 from tidewright.kube.objects.metadata import Json
 from tidewright.kube.objects.pod_request import marks, read_gpu_assignment, read_pod_request
 
+from ..sizes import examples
+
 SIZE = 15
 
 
@@ -152,7 +154,7 @@ SHAPES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=40), st.booleans(), st.randoms(use_true_random=False))
 def test_every_pod_of_a_valid_book_gets_a_slot_whatever_the_orders(sizes: list[int], ordered: bool, rng: Any) -> None:
     """Pods of one container: bound, admitted, deleted and corrected in any order, restarts at any moment (there is nothing to
@@ -197,7 +199,7 @@ def test_few_pods_are_refused_though_corrections_are_late(seed: int) -> None:
     assert admitted > 50 and refused <= admitted // 20
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(SHAPES, min_size=1, max_size=25), st.randoms(use_true_random=False))
 def test_no_gpu_gets_more_than_it_has_though_corrections_are_late(shapes: list[Any], rng: Any) -> None:
     """Pods of several containers and init containers, deletions while annotations are wrong, kills in the middle of a
@@ -220,7 +222,7 @@ def test_no_gpu_gets_more_than_it_has_though_corrections_are_late(shapes: list[A
     world.check_true()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.integers(2, 12), st.randoms(use_true_random=False))
 def test_pods_on_several_gpus_swap_among_themselves(count: int, rng: Any) -> None:
     world = World(4)
@@ -259,7 +261,7 @@ def test_a_killed_plugin_takes_a_half_written_correction_up_again() -> None:
         assert world.booked() == {0: 1, 1: 1}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.integers(2, 3), st.integers(1, 3), st.booleans(), st.randoms(use_true_random=False))
 def test_corrections_that_break_off_anywhere_are_taken_up_again(
     units: int, size: int, restarts: bool, rng: Any

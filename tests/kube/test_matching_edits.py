@@ -25,6 +25,8 @@ from tidewright.kube.objects import names
 from tidewright.kube.objects.metadata import Json
 from tidewright.kube.plugin import slot_matcher as matcher
 
+from ..sizes import examples
+
 EDITS: dict[str, dict[str, Any]] = {
     "a GPU that is not there": {"annotations": {names.IDX: "99"}},
     "more than any GPU has": {"annotations": {names.ALLOCATION: json.dumps({"0": {"1": 1000, "2": 1000}})}},
@@ -145,7 +147,7 @@ LIES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(1, 5), LIES), min_size=2, max_size=25),
     st.booleans(),

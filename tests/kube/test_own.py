@@ -27,6 +27,8 @@ from tidewright.kube.objects.pod_request import POLICIES, GpuAssignment, marks, 
 from tidewright.kube.objects.trimming import trim_node
 from tidewright.testing.kube_api import FakeApi
 
+from ..sizes import examples
+
 NODES = {"n0": (15, 15), "n1": (10, 10, 10, 10), "n2": (12,)}
 
 
@@ -159,7 +161,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from(POLICIES), st.sampled_from([(), (0,), (1, 2)]))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_what_is_reserved_for_a_pod_is_offered_to_it_and_needs_no_victims(
     steps: list[tuple[str, int, str, int, int, int]], policy: str, whole: tuple[int, ...]
 ) -> None:

@@ -17,6 +17,8 @@ from tidewright.kube.objects.gpu_inventory import GpuInfo, GpuInventory
 from tidewright.kube.objects.pod_request import POLICIES, GpuAssignment, PodRequest
 from tidewright.placement.scores.columns import ShareRequest
 
+from ..sizes import examples
+
 
 def inventory(name: str, *units: int, bad: int = -1, whole: tuple[int, ...] = ()) -> GpuInventory:
     return GpuInventory(
@@ -42,7 +44,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_is_chosen_never_overcommits(steps: list[tuple[str, int, int, int, int, str]]) -> None:
     """Others (hold) may overcommit; a choice of ours may not make any GPU fuller than it is."""
     pool = Pool()

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from tidewright.launch.inject._tidewright import splice
 from tidewright.launch.inject._tidewright.splice import LockShare, SwapShare
 
+from ..sizes import examples
+
 INJECT = Path(splice.__file__).parents[1]
 LOCKED = {"devices": [0], "share": 2, "turns": "lock"}
 
@@ -140,7 +142,7 @@ class Job:
             del self.held[device]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(seed=st.integers(0, 2**32), ranks=st.integers(2, 5), devices=st.integers(1, 3), steps=st.integers(1, 5))
 def test_no_rank_deadlocks_and_no_two_compute_at_once(tmp_path_factory, seed, ranks, devices, steps):
     rng = random.Random(seed)

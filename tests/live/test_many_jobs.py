@@ -24,6 +24,7 @@ from tidewright.model.job import JobSpec
 from tidewright.model.node import NodeSpec
 from tidewright.wire import api
 
+from ..sizes import examples
 from .test_api import _raw, _spec, _until, _until_node
 
 
@@ -141,7 +142,7 @@ _SPECS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.lists(_SPECS | st.just(None), max_size=8), max_size=4), st.sampled_from([0, 2**32]))
 def test_warnings_of_jobs_in_one_step_are_those_of_jobs_one_by_one(steps: list, memory: int) -> None:  # type: ignore[type-arg]
     """``None`` is a cancellation of the first job that is left."""

@@ -23,6 +23,8 @@ from tidewright.live.journal.watermark import Watermark, WatermarkFile, read_wat
 from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 
+from ..sizes import examples
+
 TRANSACTIONS, EACH = 12, 3
 LAST = TRANSACTIONS * EACH
 
@@ -95,7 +97,7 @@ def test_a_truncated_log_never_opens_short(tmp_path: Path) -> None:
     assert refused > 30 and torn >= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), name=st.sampled_from(["journal.db", "journal.db-wal", "journal.mark"]))
 def test_a_flipped_byte_never_changes_what_is_read(tmp_path_factory: pytest.TempPathFactory, data, name: str) -> None:  # type: ignore[no-untyped-def]
     tmp_path = tmp_path_factory.mktemp("flip")

@@ -13,6 +13,8 @@ from tidewright.model.node import NodeSpec, Part
 from tidewright.model.table import COLUMNS, JobTable
 from tidewright.model.view import View
 
+from ..sizes import examples
+
 SIZES = (2, 8, 4, 8)
 
 
@@ -63,7 +65,7 @@ parts = st.integers(0, 3).flatmap(
 deeds = st.lists(st.one_of(parts, st.tuples(st.just("up"), st.integers(0, 3), st.booleans())), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(deeds, st.data())
 def test_the_board_agrees_with_a_naive_count(todo, data) -> None:
     board, naive, held = Board(layout()), Naive(), []
@@ -89,7 +91,7 @@ def test_the_board_agrees_with_a_naive_count(todo, data) -> None:
             assert board.nodes_with(3, at_least) == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(parts, max_size=12), st.lists(parts, max_size=12))
 def test_undo_restores_everything(before, after) -> None:
     board = Board(layout())

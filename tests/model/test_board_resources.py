@@ -22,6 +22,8 @@ from tidewright.model.node import (
     without_memory,
 )
 
+from ..sizes import examples
+
 NODES = (
     NodeSpec(name="a", devices=4, device_memory=100, cpus=4, memory=100),
     NodeSpec(name="b", devices=2, device_memory=80, cpus=2),
@@ -78,7 +80,7 @@ def state(board: Board) -> Any:
 
 
 @given(deeds, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_board_agrees_with_a_naive_sum_and_undoes_to_the_letter(todo: list[Any], data: st.DataObject) -> None:
     board, held = Board(LAYOUT), []
     marks: list[tuple[int, Any, list[Part]]] = []
@@ -109,7 +111,7 @@ def test_the_board_agrees_with_a_naive_sum_and_undoes_to_the_letter(todo: list[A
 
 
 @given(st.lists(whole | shares, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_layout_that_grows_or_is_described_anew_keeps_what_is_in_use(todo: list[Part]) -> None:
     board, held = Board(LAYOUT), []
     for part in todo:

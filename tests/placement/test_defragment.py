@@ -12,6 +12,8 @@ from tidewright.placement.find import lowest, place
 from tidewright.plan.request import Request
 from tidewright.testing.views import pool
 
+from ..sizes import examples
+
 
 def request(count: int, kinds: int = 1, placement: str = "consolidate") -> Request:
     return Request(count, (kinds,), placement=placement)
@@ -63,7 +65,7 @@ def test_a_job_of_two_nodes_has_both_cleared() -> None:
     assert found is not None and device_count(found.allocation) == 16 and len(found.migrated) == 2
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 10**6))
 def test_migrations_can_be_made_one_after_the_other(seed: int) -> None:
     """On any board: replaying them in order finds every device free, and the room is there afterwards."""

@@ -12,6 +12,8 @@ from tidewright.placement.fragmentation import fragmentation
 from tidewright.plan.request import Request, request_of
 from tidewright.testing.views import GIB, pool, random_view, views
 
+from ..sizes import examples
+
 ANY = (1,)
 
 
@@ -27,7 +29,7 @@ def fill(pool_board: Board, *used: int) -> None:
 
 
 @given(view=views(), count=st.integers(1, 40), mode=st.sampled_from(["consolidate", "one-node", "any"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_is_found_is_free_and_has_the_shape_asked_for(view, count, mode):
     scratch = view.board()
     found = place(scratch, Request(count, (2, 1), placement=mode))
@@ -40,7 +42,7 @@ def test_what_is_found_is_free_and_has_the_shape_asked_for(view, count, mode):
 
 
 @given(view=views(mixed=False), count=st.integers(1, 40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_job_that_fits_one_node_is_never_split_and_the_node_is_the_tightest(view, count):
     scratch = view.board()
     free = [mask.bit_count() for node, mask in enumerate(scratch.free) if scratch.up >> node & 1]

@@ -23,6 +23,8 @@ from tidewright.plan.render import misused, render
 from tidewright.plan.request import Request, request_of, unit_of
 from tidewright.testing.views import GIB, ViewBuilder
 
+from ..sizes import examples
+
 nodes = st.lists(
     st.builds(
         NodeSpec, name=st.just("n"), kind=st.sampled_from(["a", "b"]), devices=st.integers(1, 3), device_memory=st.just(80),
@@ -87,7 +89,7 @@ def state(board: Board) -> Any:
 
 
 @given(nodes, used, requests())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_what_is_found_is_real_and_what_there_is_is_found(
     specs: list[NodeSpec], held: list[tuple[int, int, int, int]], request: Request
 ) -> None:
@@ -109,7 +111,7 @@ def test_what_is_found_is_real_and_what_there_is_is_found(
 
 
 @given(nodes, used, requests())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_pool_is_only_refused_when_it_could_never_hold_the_job(
     specs: list[NodeSpec], held: list[tuple[int, int, int, int]], request: Request
 ) -> None:
@@ -122,7 +124,7 @@ def test_a_pool_is_only_refused_when_it_could_never_hold_the_job(
 
 @given(st.lists(st.tuples(st.sampled_from([0, 100, 300, 600]), st.sampled_from([0, 20, 50])), max_size=6),
        st.sampled_from([0, 100, 300, 600]), st.sampled_from([0, 20, 50]))  # fmt: skip
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_share_takes_compute_and_memory_apart(held: list[tuple[int, int]], milli: int, memory: int) -> None:
     layout = Layout.of((NodeSpec(name="n", kind="g", devices=2, device_memory=80),))
     board, taken = Board(layout), [[0, 0.0], [0, 0.0]]
@@ -147,7 +149,7 @@ def test_a_share_takes_compute_and_memory_apart(held: list[tuple[int, int]], mil
 
 @given(nodes, st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 3]), st.sampled_from([0, 500, 1000, 2000]),
                                  st.sampled_from([0, 5]), st.integers(1, 5)), max_size=6), requests())  # fmt: skip
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_victims_make_room_and_none_is_needless(
     specs: list[NodeSpec], running: list[tuple[int, int, int, int, int]], request: Request
 ) -> None:

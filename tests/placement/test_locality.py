@@ -16,6 +16,8 @@ from tidewright.plan.request import Request
 from tidewright.policy.registry import make
 from tidewright.testing.views import GIB, NOW, ViewBuilder, pool, views
 
+from ..sizes import examples
+
 ANY = (1,)
 
 
@@ -112,7 +114,7 @@ def test_a_gang_takes_the_nodes_of_its_image_from_equally_dear_victims():
     locality=st.integers(0, 4095),
     mode=st.sampled_from(["consolidate", "one-node", "any"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_nearness_never_decides_whether_nor_over_how_many_nodes(view, count, locality, mode):
     scratch = view.board()
     plain, home = (place(scratch, Request(count, (2, 1), placement=mode, locality=nodes)) for nodes in (0, locality))

@@ -11,6 +11,8 @@ from tidewright.placement.preemption import PreemptionCandidate, PreemptionIndex
 from tidewright.plan.request import Request
 from tidewright.testing.views import GIB, pool, views
 
+from ..sizes import examples
+
 
 def holders_of(view, spare=True):
     jobs = view.jobs
@@ -29,7 +31,7 @@ def holders_of(view, spare=True):
     mode=st.sampled_from(["consolidate", "one-node", "any"]),
     share=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_room_is_real_and_nobody_goes_needlessly(view, count, mode, share):
     request = Request(1, (2, 1), memory=20 * GIB) if share else Request(count, (2, 1), placement=mode)
     holders = {holder.row: holder for holder in holders_of(view)}
@@ -59,7 +61,7 @@ def test_room_is_real_and_nobody_goes_needlessly(view, count, mode, share):
 
 
 @given(view=views(mixed=False, elastic=False), count=st.integers(1, 8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_job_of_one_node_finds_room_whenever_some_node_could_be_cleared(view, count):
     board = view.board()
     holders = holders_of(view, spare=False)

@@ -16,6 +16,8 @@ from tidewright.plan.render import misused, render
 from tidewright.plan.request import Request, request_of, row_request, unit_of
 from tidewright.testing.views import GIB, ViewBuilder, pool
 
+from ..sizes import examples
+
 BIG, SMALL = 1, 2
 
 
@@ -89,7 +91,7 @@ def split_rank(ranks: int, allocation: Allocation) -> bool:
 
 
 @given(wanted=requests, allocation=st.lists(parts, max_size=3).map(tuple))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_it_rejects_what_the_rules_forbid_and_nothing_else(wanted: Request, allocation: Allocation) -> None:
     said = wanted.reject(allocation, LAYOUT)
     assert (said is None) == allowed(wanted, allocation), said
@@ -97,7 +99,7 @@ def test_it_rejects_what_the_rules_forbid_and_nothing_else(wanted: Request, allo
 
 
 @given(wanted=requests, used=st.tuples(*(st.integers(0, size) for size in LAYOUT.node_size)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_packers_find_nothing_that_is_rejected_and_all_that_is_not(wanted, used) -> None:
     board = Board(LAYOUT)
     board.acquire(tuple(Part(at, (1 << count) - 1) for at, count in enumerate(used) if count))
@@ -114,7 +116,7 @@ def test_packers_find_nothing_that_is_rejected_and_all_that_is_not(wanted, used)
 
 
 @given(wanted=requests, within=st.sampled_from([ALL_NODES, 0b0111, 0b1010]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_most_it_could_have_is_added_up_over_the_nodes_it_may_be_on(wanted, within) -> None:
     mine = [at for at in range(4) if within >> at & 1 and wanted.reject_node(at, LAYOUT) is None]
     sizes = [LAYOUT.node_size[at] for at in mine]

@@ -7,6 +7,8 @@ from tidewright.policy.registry import make, policies
 from tidewright.testing.policies import check_plan, check_policy
 from tidewright.testing.views import random_view, views
 
+from ..sizes import examples
+
 NAMES = ["fifo", "fifo-backfill", "srtf", "las", "static", "sla"]
 WITH_SETTINGS = [
     "las:round=6m",
@@ -23,7 +25,7 @@ def test_built_in_policies_pass_the_kit(name):
 
 @pytest.mark.parametrize("name", NAMES + WITH_SETTINGS)
 @given(view=views())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_plans_of_random_views_could_land(name, view):
     check_plan(view, make(name).plan(view))
 

@@ -23,6 +23,8 @@ from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import make_trace
 from tidewright.testing.views import ViewBuilder, pool
 
+from ..sizes import examples
+
 SLOW = {"save_us": MINUTE, "restore_us": MINUTE}
 MINUTES = {"gpu": {6: 100 * HOUR}}
 """A job with a promise that could have stood idle for half a minute ended now."""
@@ -143,7 +145,7 @@ def test_where_images_take_a_second_it_makes_no_difference() -> None:
     assert kept(trace, "sla:headroom=0.05", SECOND) == kept(trace, "sla:headroom=0", SECOND)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 10**9), st.integers(0, 20), st.integers(1, 12), st.floats(0, 0.6))
 def test_never_more_than_the_share_idles_while_a_job_that_fits_waits(
     seed: int, free: int, jobs: int, share: float

@@ -18,6 +18,8 @@ from tidewright.sim.run import Simulation
 from tidewright.sim.traces import load_trace
 from tidewright.testing.views import random_view
 
+from ..sizes import examples
+
 NAMES = ["sla", "sla:max_wait=20m,overdue_share=1.0", "srtf", "las", "fifo", "fifo-backfill", "static"]
 
 
@@ -48,7 +50,7 @@ def test_a_fresh_planner_gives_the_plan_of_one_that_has_planned_all_along(policy
 
 
 @given(st.integers(0, 10_000), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_one_index_for_all_overdue_jobs_finds_what_an_index_for_each_finds(seed, mixed):
     def encoded():
         view = random_view(seed, 8, 60, 60, mixed=mixed)
@@ -67,7 +69,7 @@ def test_one_index_for_all_overdue_jobs_finds_what_an_index_for_each_finds(seed,
 
 
 @given(st.integers(0, 10_000), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_backfill_walk_that_ends_early_plans_what_the_whole_walk_plans(seed, mixed):
     def encoded():
         return msgspec.json.encode(make("fifo-backfill").plan(random_view(seed, 5, 20 + seed % 30, 60, mixed=mixed)))
@@ -83,7 +85,7 @@ def test_a_backfill_walk_that_ends_early_plans_what_the_whole_walk_plans(seed, m
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 30)), max_size=8),
     st.lists(st.tuples(st.integers(1, 8), st.integers(1, 20), st.integers(0, 40)), min_size=1, max_size=12),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_profile_finds_the_first_time_at_which_enough_stay_free(free, running, queue):
     ends, held = np.array([end for _, end in running], dtype=int), np.array([more for more, _ in running], dtype=int)
     profile = Profile(0, free, ends, held)
@@ -98,7 +100,7 @@ def test_the_profile_finds_the_first_time_at_which_enough_stay_free(free, runnin
 
 
 @given(st.integers(0, 10_000), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_devices_by_node_are_those_of_the_allocations(seed, mixed):
     view = random_view(seed, 6, 40, 5, mixed=mixed)
     expected = [0] * len(view.layout.nodes)

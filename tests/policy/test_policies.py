@@ -14,6 +14,8 @@ from tidewright.policy.registry import make
 from tidewright.testing.policies import check_plan
 from tidewright.testing.views import NOW, ViewBuilder, pool
 
+from ..sizes import examples
+
 
 def job(devices: int = 1, minutes: int = 60, tier: str = "standard", **fields) -> JobSpec:
     return JobSpec(command=("x",), ranks=devices, devices=devices, expected_us=minutes * MINUTE, tier=tier, **fields)
@@ -236,7 +238,7 @@ def test_sla_sleeps_when_nothing_waits():
     st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50)), max_size=8),
     st.lists(st.tuples(st.integers(1, 16), st.integers(1, 60)), min_size=1, max_size=20),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_reservations_never_overlap_beyond_what_is_free(free, running, queue):
     ends, held = np.array([e for _, e in running], dtype=int), np.array([h for h, _ in running], dtype=int)
     profile = Profile(0, free, ends, held)
@@ -254,7 +256,7 @@ def test_reservations_never_overlap_beyond_what_is_free(free, running, queue):
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 90)), min_size=2, max_size=12), st.integers(0, 8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_head_is_never_delayed_by_those_who_pass_it(queue, busy):
     builder = ViewBuilder(pool(8, 1))
     for index in range(busy):

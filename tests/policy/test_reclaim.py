@@ -21,6 +21,8 @@ from tidewright.policy.reclaim import Reclaim
 from tidewright.policy.sla import Sla
 from tidewright.testing.views import NOW, ViewBuilder, pool
 
+from ..sizes import examples
+
 YOUNG = {"run_since": NOW - SECOND, "first_start": NOW - SECOND}
 JUST_NOW = {"submit": NOW - 1, "since": NOW - 1, "wait_since": NOW - 1}
 DEADLINE_US = 2 * SECOND
@@ -150,7 +152,7 @@ def test_premium_jobs_are_not_kept_out() -> None:
     assert started(made.moves()) == {job}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6))
 def test_what_the_service_could_claim_is_free_or_released_in_time_by_lower_tiers(seed: int) -> None:
     """Starts of lower tiers never break it, whatever waits and runs: where it held before a plan, it holds afterwards."""

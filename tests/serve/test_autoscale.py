@@ -13,6 +13,8 @@ from tidewright.base.units import SECOND
 from tidewright.serve.autoscale import Autoscaler, HoltForecast, ScalingSettings, replica_capacity, replicas_for
 from tidewright.serve.profile import affine
 
+from ..sizes import examples
+
 TABLE = affine(1_000, 9_000, 64).table()
 OBJECTIVE_US = 60_000
 
@@ -36,7 +38,7 @@ def test_the_number_never_leaves_its_bounds(minimum: int, more: int, seconds: li
         assert minimum <= current <= scaling.maximum
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 900), st.lists(st.integers(0, 900), max_size=10), st.integers(0, 20))
 def test_it_settles_at_no_more_than_the_demand_and_stays(rate: int, before: list[int], horizon_s: int) -> None:
     scaling = ScalingSettings(maximum=1_000, horizon_us=horizon_s * SECOND, hold_us=20 * SECOND)

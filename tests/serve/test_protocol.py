@@ -19,6 +19,8 @@ from tidewright.serve.protocol.inference import read_call, write_answer
 from tidewright.serve.protocol.metadata import model_metadata, server_metadata
 from tidewright.serve.protocol.signature import ModelSignature, TensorSignature, check_signature
 
+from ..sizes import examples
+
 IMAGE = ModelSignature((TensorSignature("x", "FP32", (2, -1)),), (TensorSignature("y", "FP32", (1,)),), max_batch=4)
 NUMERIC = [name for name in DTYPES if name != "BYTES"]
 
@@ -59,7 +61,7 @@ def test_json_there_and_back(array: Any, nested: bool) -> None:
 
 
 @given(array=tensors(list(DTYPES)), binary=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_tritons_client_is_understood_and_understands(array: Any, binary: bool) -> None:
     http = pytest.importorskip("tritonclient.http", reason="the client of Triton is not installed")
     name = datatype_of(array)

@@ -22,6 +22,7 @@ from tidewright.serve.replica.link import (
 )
 from tidewright.serve.replica.model import ReplicaModel, load
 
+from ..sizes import examples
 from . import models
 
 
@@ -55,7 +56,7 @@ def test_a_definition_is_still_a_function() -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=12), bad=st.sets(st.integers(0, 11)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_each_request_has_its_own_result(sizes: list[int], bad: set[int]) -> None:
     model = ReplicaModel(models.total)
     requests = [{"x": np.full((size, 3), -1.0 if at in bad else at, np.float32)} for at, size in enumerate(sizes)]

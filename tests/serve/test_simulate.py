@@ -22,6 +22,7 @@ from tidewright.serve.profile import affine, packaged_profile
 from tidewright.serve.routing import PoolSettings
 from tidewright.serve.simulate import OfferedLoad, PoolSimulation, SimulatedPool, simulate
 
+from ..sizes import examples
 from .driving import ADMISSIONS, POLICIES, PROFILES, served
 
 DATA = Path(os.environ.get("TIDEWRIGHT_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
@@ -30,7 +31,7 @@ PROFILE = affine(400, 8_000, 64)
 OBJECTIVE_US = 50_000
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(PROFILES, POLICIES, ADMISSIONS, st.integers(1, 3), st.integers(1, 1_500), st.floats(0, 0.3), st.integers(0, 9))
 def test_figures_add_up_and_repeat(profile, policy, admission, replicas, rate, noise, seed) -> None:  # type: ignore[no-untyped-def]
     loads = [OfferedLoad("m", poisson(rate, SECOND // 4, seed))]

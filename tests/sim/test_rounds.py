@@ -20,6 +20,8 @@ from tidewright.sim.profile import PROFILES, ClusterProfile
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.trace import Trace, make_trace
 
+from ..sizes import examples
+
 IDEAL = PROFILES["ideal"]
 
 
@@ -156,7 +158,7 @@ def gavel(rows: list[tuple[int, int, int, float]], devices: int, every: int, apa
     return ends
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0, 1_920 * SECOND]), st.integers(1, 12))
 def test_rounds_of_whole_steps_are_gavels(seed: int, apart: int, count: int) -> None:
     random = Random(seed)
@@ -203,7 +205,7 @@ PACES = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.integers(0, 2**32), PACES, st.sampled_from(policies.names()), st.booleans(),
     st.sampled_from([HOUR, 10**6 * HOUR]),

@@ -16,6 +16,8 @@ from tidewright.sim.trace import head, with_estimates
 from tidewright.sim.trace_csv import SHOWN, parse
 from tidewright.sim.traces import load_trace
 
+from ..sizes import examples
+
 ROW = st.tuples(
     st.integers(0, 10**7),
     st.integers(1, 10**6),
@@ -113,7 +115,7 @@ def test_philly_is_whole_and_sorted() -> None:
     assert len(head(trace, 10)) == len(load_trace("philly:10", 480)) == 10
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.integers(1, 3000),
     st.floats(0.1, 3.0),

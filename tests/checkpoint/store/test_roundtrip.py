@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from tidewright.base.errors import Conflict, UsageError
 from tidewright.checkpoint.store import ImageMissing, ImageStore
 
+from ...sizes import examples
 from .builders import PAGE, content, image, name, read, write
 
 seeds = st.lists(st.integers(0, 30), max_size=150)
 files = st.dictionaries(st.sampled_from(["a", "b.img", "d/e", "d/f/g"]), st.tuples(seeds, st.integers(0, PAGE - 1)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(files, min_size=1, max_size=4), st.data())
 def test_every_image_comes_back(images: list[dict[str, tuple[list[int], int]]], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

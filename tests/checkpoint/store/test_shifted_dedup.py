@@ -26,6 +26,7 @@ from tidewright.checkpoint.store import (
 from tidewright.checkpoint.store.keys import TenantKey
 from tidewright.checkpoint.store.shifted_dedup import MOST_MISSES, RecentAnchors, ShiftSearch, anchor_hashes, words_of
 
+from ...sizes import examples
 from .builders import PAGE, content, name, read, write
 
 SECRET = b"of the cluster"
@@ -55,7 +56,7 @@ def small() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.integers(0, 200), min_size=60, max_size=100),
     st.lists(st.lists(moves, min_size=1, max_size=6), min_size=1, max_size=3),

@@ -20,12 +20,13 @@ from tidewright.runtime.cuda.control import (
     words_needed,
 )
 
+from ...sizes import examples
 from .chains import Chain, marks_again, not_sticky, whole_kernels
 
 GRIDS = st.lists(st.integers(1, 7), min_size=1, max_size=6)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(GRIDS, st.integers(0, 2**32), st.sampled_from([0.01, 0.05, 0.2, 0.5]), st.integers(1, 6))
 def test_each_cta_runs_exactly_once_in_order(grids: list[int], seed: int, toggle: float, width: int) -> None:
     chain = Chain(grids, seed, toggle_chance=toggle, width=width)
@@ -34,7 +35,7 @@ def test_each_cta_runs_exactly_once_in_order(grids: list[int], seed: int, toggle
     assert not any(chain.block.words[MARKS:]), "no mark outlives its chain"
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32))
 def test_chains_of_one_queue_follow_each_other(seed: int) -> None:
     first = Chain([3, 5], seed, toggle_chance=0.2)

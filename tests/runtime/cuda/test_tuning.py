@@ -8,7 +8,11 @@ import pytest
 
 from tidewright.runtime.cuda.tuning import same_choices
 
-codecache = pytest.importorskip("torch._inductor.codecache", reason="PyTorch is not installed")
+
+@pytest.fixture
+def codecache() -> Any:
+    """Imported with the tests, for it takes seconds."""
+    return pytest.importorskip("torch._inductor.codecache", reason="PyTorch is not installed")
 
 
 class Choice:
@@ -19,7 +23,7 @@ class Choice:
         return self.key
 
 
-def test_what_was_measured_once_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_once_is_not_measured_again(monkeypatch: pytest.MonkeyPatch, codecache: Any) -> None:
     """Another process has written the file meanwhile, without our entries."""
     monkeypatch.setattr(codecache.PersistentCache, "get_local_cache", lambda self: {})
     monkeypatch.setattr(codecache.PersistentCache, "update_local_cache", lambda self, cache: None)

@@ -9,6 +9,8 @@ from tests.runtime.device_model.made import COSTS, CheckedGpu, chain, chains, gr
 from tidewright.runtime.device_model.kernels import KernelChain
 from tidewright.runtime.device_model.streams import ChainState
 
+from ...sizes import examples
+
 LAUNCH, NODE, FLAG, DRAIN = COSTS.graph_launch_ns, COSTS.node_start_ns, COSTS.flag_ns, COSTS.drain_node_ns
 
 
@@ -143,7 +145,7 @@ def test_padding_may_begin_and_end_while_the_flag_is_up() -> None:
 bursts = st.lists(st.tuples(st.integers(1_000, 300_000), st.integers(1_000, 300_000)), max_size=6)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 @given(st.integers(1, 8), st.lists(chains(), min_size=1, max_size=3), bursts, st.integers(0, 2), st.integers(1, 5))
 def test_every_cta_runs_exactly_once_whenever_the_flag_is_raised_and_cleared(
     sms: int, works: list[KernelChain], times: list[tuple[int, int]], share: int, segment: int
@@ -170,7 +172,7 @@ def test_every_cta_runs_exactly_once_whenever_the_flag_is_raised_and_cleared(
     assert all(FLAG <= ns <= longest + FLAG for ns in gpu.preemption_ns)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 @given(st.integers(1, 8), st.lists(chains(), min_size=1, max_size=3), chains(), st.integers(0, 400_000))
 def test_real_time_work_waits_for_no_more_than_one_best_effort_cta(
     sms: int, works: list[KernelChain], rt: KernelChain, when: int

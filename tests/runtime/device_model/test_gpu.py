@@ -9,6 +9,8 @@ from tests.runtime.device_model.made import COSTS, CheckedGpu, alone_ns, chain, 
 from tidewright.runtime.device_model.gpu import GpuModel
 from tidewright.runtime.device_model.kernels import CtaKernel, KernelChain
 
+from ...sizes import examples
+
 LAUNCH, NODE = COSTS.graph_launch_ns, COSTS.node_start_ns
 
 
@@ -110,7 +112,7 @@ def play(sms: int, work: list[tuple[int, int, KernelChain]]) -> tuple[list[int],
     return ends, gpu.busy
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(st.integers(1, 12), jobs)
 def test_no_capacity_is_idle_while_work_waits_and_every_cta_runs_once(
     sms: int, work: list[tuple[int, int, KernelChain]]
@@ -118,7 +120,7 @@ def test_no_capacity_is_idle_while_work_waits_and_every_cta_runs_once(
     assert play(sms, work) == play(sms, work)
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(st.integers(1, 12), chains())
 def test_alone_a_chain_takes_between_its_fastest_and_its_slowest(sms: int, work: KernelChain) -> None:
     costs = LAUNCH + NODE * (len(work.kernels) - 1)

@@ -9,6 +9,8 @@ from tests.runtime.device_model.made import COSTS, CheckedGpu, chain, chains, gr
 from tidewright.runtime.device_model.kernels import KernelChain
 from tidewright.runtime.device_model.streams import ChainState
 
+from ...sizes import examples
+
 LAUNCH, NODE, RESET = COSTS.graph_launch_ns, COSTS.node_start_ns, COSTS.reset_ns
 
 
@@ -149,7 +151,7 @@ def test_padding_that_does_not_fit_is_refused() -> None:
 kills = st.lists(st.tuples(st.integers(1_000, 300_000), st.integers(50_000, 300_000)), max_size=5)
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 @given(st.integers(1, 8), chains(), kills)
 def test_resets_lose_no_work_but_may_repeat_it(sms: int, work: KernelChain, times: list[tuple[int, int]]) -> None:
     gpu = CheckedGpu(sms)

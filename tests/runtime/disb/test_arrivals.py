@@ -18,6 +18,8 @@ from tidewright.runtime.disb.arrivals import (
 )
 from tidewright.runtime.disb.workload import DisbClient, DisbLoad, DisbTask
 
+from ...sizes import examples
+
 MS = 1_000_000
 END = 1_000 * MS
 
@@ -100,7 +102,7 @@ def test_poisson_arrivals_have_their_rate_and_differ_by_seed_and_client() -> Non
     assert times != list(islice(intended_times(load, 1, "b"), 4001))
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(loads, st.integers(0, 9), st.lists(st.integers(1, 60 * MS), min_size=1, max_size=40))
 def test_a_client_has_one_request_outstanding_and_accounts_for_every_intended_launch(
     load: DisbLoad, seed: int, latencies: list[int]

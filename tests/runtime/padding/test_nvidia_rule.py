@@ -16,6 +16,8 @@ from tidewright.runtime.padding.nvidia_rule import (
     time_on,
 )
 
+from ...sizes import examples
+
 COMPUTE, MEMORY, UNKNOWN = Roofline.COMPUTE, Roofline.MEMORY, Roofline.UNKNOWN
 
 
@@ -73,7 +75,7 @@ grids = st.builds(
 )
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(grids, st.lists(st.none() | st.tuples(grids, st.integers(1, 3000)), max_size=4), st.booleans())
 def test_padding_ends_within_the_real_time_kernel_on_sms_that_it_does_not_need(
     kernel: GridKernel, heads: list[tuple[GridKernel, int] | None], whole: bool

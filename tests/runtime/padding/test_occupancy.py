@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from tidewright.runtime.padding.occupancy import KernelResources, occupancy, reef_occupancy, registers_for
 
+from ...sizes import examples
+
 resources = st.builds(
     KernelResources,
     vgprs=st.integers(1, 256),
@@ -41,7 +43,7 @@ def test_reef_divides_shared_memory_by_the_block_size() -> None:
     assert occupancy(KernelResources(vgprs=4, lds_bytes=6553), 64) == 9
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(resources, st.integers(1, 1024))
 def test_the_corrected_occupancy_is_never_larger_and_fits_the_shared_memory(
     need: KernelResources, threads: int
@@ -51,7 +53,7 @@ def test_the_corrected_occupancy_is_never_larger_and_fits_the_shared_memory(
     assert resident * need.lds_bytes <= 64 * 1024
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(resources, resources, st.integers(1, 1024))
 def test_a_merged_kernel_is_resident_no_more_often_than_either(
     one: KernelResources, other: KernelResources, threads: int
@@ -61,7 +63,7 @@ def test_a_merged_kernel_is_resident_no_more_often_than_either(
     assert occupancy(merged, threads) <= min(occupancy(one, threads), occupancy(other, threads))
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(st.integers(1, 32), st.integers(1, 1024))
 def test_inferred_registers_are_the_most_that_allow_the_profile(resident: int, threads: int) -> None:
     count = registers_for(resident, threads)

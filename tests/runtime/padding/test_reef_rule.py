@@ -19,6 +19,8 @@ from tidewright.runtime.padding.reef_rule import (
     select_padding,
 )
 
+from ...sizes import examples
+
 
 def kernel(
     blocks: int = 32, threads: int = 256, total: int = 40, latency: tuple[int, ...] = (30, 36, 42, 50), **need: int
@@ -99,7 +101,7 @@ profiled = st.builds(
 )
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(profiled, st.lists(st.none() | profiled.map(WaitingKernel), max_size=4), st.sampled_from((8, 60, 132)))
 def test_invariants_of_made_up_kernels(rt: ProfiledKernel, queues: list[WaitingKernel | None], units: int) -> None:
     check(rt, queues, units, select_padding(rt, queues, units))

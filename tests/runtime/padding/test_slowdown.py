@@ -16,6 +16,8 @@ from tidewright.runtime.padding.slowdown import (
     load_table,
 )
 
+from ...sizes import examples
+
 HERE = DeviceFingerprint("NVIDIA H200", 132, "580.95", (("torch", "2.11.0"), ("triton", "3.6.0")))
 TABLE = SlowdownTable(
     HERE,
@@ -89,7 +91,7 @@ pairs = st.lists(
 )
 
 
-@settings(derandomize=True, max_examples=60)
+@settings(derandomize=True, max_examples=examples(60))
 @given(pairs)
 def test_a_table_survives_its_file_in_any_order(found: list[PairSlowdown]) -> None:
     table = load_table(dump_table(SlowdownTable(HERE, tuple(found))), HERE)
