@@ -15,6 +15,8 @@ from tidewright.sim.faults import FaultSettings, parse_faults
 from tidewright.sim.run import Options, Simulation, simulate
 from tidewright.sim.traces import load_trace
 
+from ..sizes import examples
+
 CLUSTER = load_cluster("6x8")
 DEVICES = 48
 
@@ -51,7 +53,7 @@ def test_images_cost_the_time_that_jobs_stand_still() -> None:
     assert dear.held_device_hours > free.held_device_hours and dear.goodput < free.goodput
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=examples(15), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32), dear=st.booleans(), torn=st.sampled_from([0.0, 0.3]))
 def test_every_job_ends_and_no_work_is_invented(seed: int, dear: bool, torn: float) -> None:
     """The engine's account of work never exceeds the truth of a job that has ended, whatever fails on the way."""
