@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tidewright.app.jobspec.ranks import default_ranks, ranks_note
-from tidewright.app.jobspec.submission import batches, check_program, script_of
+from tidewright.app.jobspec.submission import batches, check_program, no_text, script_of, submitter
 from tidewright.base.errors import NotFound, UsageError
 from tidewright.live.api.submission import read
 from tidewright.model.job import ArrayMember, JobSpec
@@ -103,3 +104,12 @@ def test_one_rank_per_device_unless_the_program_starts_its_own(command: tuple[st
     assert default_ranks(command, 4) == ranks
     assert ("--ranks 1" in ranks_note(JobSpec(command=command, devices=4, ranks=ranks))) == (ranks == 4)
     assert not ranks_note(JobSpec(command=command))
+
+
+def test_variables_that_are_no_text_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODD", "caf\udce9")
+    monkeypatch.setenv("PLAIN", "café")
+    assert no_text(os.environ) == ["ODD"]
+    environ = submitter().environ
+    assert "ODD" not in environ and environ["PLAIN"] == "café"
+    list(batches([JobSpec(command=("true",), env=environ)]))
