@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tidewright.app.jobspec.ranks import default_ranks, ranks_note
-from tidewright.app.jobspec.submission import batches, check_program, script_of
+from tidewright.app.jobspec.submission import batches, check_program, no_text, script_of, submitter
 from tidewright.base.errors import NotFound, Unreachable, UsageError
 from tidewright.live.api.submission import read
 from tidewright.model.job import ArrayMember, JobSpec
@@ -119,3 +120,12 @@ def test_a_large_request_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(Unreachable):
             Client(timeout=30).submit([JobSpec(command=("x",))] * many)
     assert given == [30.01, 130.0]
+
+
+def test_variables_that_are_no_text_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODD", "caf\udce9")
+    monkeypatch.setenv("PLAIN", "café")
+    assert no_text(os.environ) == ["ODD"]
+    environ = submitter().environ
+    assert "ODD" not in environ and environ["PLAIN"] == "café"
+    list(batches([JobSpec(command=("true",), env=environ)]))
