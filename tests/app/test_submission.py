@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tidewright.app.jobspec.ranks import default_ranks, ranks_note
-from tidewright.app.jobspec.submission import batches, check_program, script_of
-from tidewright.base.errors import NotFound, UsageError
+from tidewright.app.jobspec.submission import batches, check_program, no_text, script_of, submitter
+from tidewright.base.errors import NotFound, Unreachable, UsageError
 from tidewright.live.api.submission import read
 from tidewright.model.job import ArrayMember, JobSpec
 from tidewright.wire.api import MAX_BODY, SubmitRequest
 from tidewright.wire.calls.submit_request import submit_request
+from tidewright.wire.client import Client
 
 
 @pytest.mark.parametrize(
@@ -103,3 +105,27 @@ def test_one_rank_per_device_unless_the_program_starts_its_own(command: tuple[st
     assert default_ranks(command, 4) == ranks
     assert ("--ranks 1" in ranks_note(JobSpec(command=command, devices=4, ranks=ranks))) == (ranks == 4)
     assert not ranks_note(JobSpec(command=command))
+
+
+def test_a_large_request_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller takes seconds for thousands of jobs; a submission that timed out has happened all the same."""
+    given: list[float] = []
+
+    def stop(self: Client, method: str, path: str, body: bytes | None, timeout: float) -> None:
+        given.append(timeout)
+        raise Unreachable("no", "")
+
+    monkeypatch.setattr(Client, "_request", stop)
+    for many in (1, 10_000):
+        with pytest.raises(Unreachable):
+            Client(timeout=30).submit([JobSpec(command=("x",))] * many)
+    assert given == [30.01, 130.0]
+
+
+def test_variables_that_are_no_text_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODD", "caf\udce9")
+    monkeypatch.setenv("PLAIN", "café")
+    assert no_text(os.environ) == ["ODD"]
+    environ = submitter().environ
+    assert "ODD" not in environ and environ["PLAIN"] == "café"
+    list(batches([JobSpec(command=("true",), env=environ)]))

@@ -98,7 +98,7 @@ class Stub:
         return self._known(ref)
 
     def lookup(self, ref: Any) -> api.JobReply:
-        return api.JobReply(job=self._known(ref), now=NOW)
+        return api.JobReply(job=self.job(ref), now=NOW)
 
     def eta(self, ref: Any) -> api.EtaView:
         job = self._known(ref)

@@ -10,7 +10,7 @@ from tidewright.base.errors import NotFound, Unreachable
 from tidewright.cli import words
 from tidewright.wire import api
 
-from .stub import Terminal, running, waiting
+from .stub import NOW, Terminal, running, waiting
 
 MEMBER = running(id=13, name="sweep[1]", array=12, array_index=1, array_limit=4)
 REST = waiting(
@@ -39,6 +39,25 @@ def test_what_names_a_job_to_a_command() -> None:
         "12_[4-99%4]",
         "12_[4,6]",
     ]
+
+
+def test_a_suspended_array_says_who_had_devices(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for jobs, without, said in (
+        ((12, 13, 14), 2, "each of 3 members of array 12 is suspended: 1 releases its devices, 2 had none"),
+        ((12, 13), 2, "each of 2 members of array 12 has no devices, and is kept from starting"),
+        ((12, 13), 0, "each of 2 members of array 12 is being suspended"),
+        ((), 1, "job 12 has no devices, and is kept from starting"),
+    ):
+        reply = api.ActionReply(job=12, array=12 if jobs else 0, jobs=jobs, waiting=without)
+        monkeypatch.setattr(tide.stub, "suspend", lambda ref, until=0, reply=reply: reply)
+        assert tide("suspend", "12").out == f"{said}; tide resume 12 ends it\n"
+
+
+def test_logs_of_an_array_say_nothing_of_ranks(tide: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "rank 0 of 4" in tide("logs", "17").err
+    array = api.ArrayView(id=12, name="sweep", size=2)
+    monkeypatch.setattr(tide.stub, "lookup", lambda ref: api.JobReply(job=MEMBER, array=array, now=NOW))
+    assert not tide("logs", "12").err
 
 
 def _left(*indices: int) -> tuple[api.MemberView, ...]:

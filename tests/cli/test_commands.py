@@ -61,6 +61,9 @@ def test_the_list_of_commands(tide: Terminal) -> None:
         ("pack philly", 2, "openb for the packaged trace"),
         ("pack --report nowhere/x.html", 2, "nowhere"),
         ("--url x --token-file /nonexistent ps", 0, ""),
+        ("run -- true a\udcffb", 2, r"not UTF-8 text: 'a\xffb'"),
+        ("submit --wrap echo\udcff", 2, r"not UTF-8 text: '#!/bin/sh\necho\xff\n'"),
+        ("run -- no\udcff", 3, r"no such program: no\xff"),
     ],
 )
 def test_failures_say_what_to_do(tide: Terminal, line: str, code: int, piece: str) -> None:

@@ -57,7 +57,7 @@ def test_an_array_is_addressed_as_a_whole_and_by_its_members(running) -> None:  
         with pytest.raises(NotFound, match=rf"array {first} \(sweep\) has no members 7-9") as missing:
             client.cancel(f"{first}_[7-9]")
         assert missing.value.remedy == "list its members: tide ps --all --name sweep"
-        for unknown in ("99_3", f"{rest[0]}_1"):
+        for unknown in ("99_3", f"{rest[0]}_1", "१", f"{first}_१"):
             with pytest.raises(NotFound, match="no job called"):
                 client.job(unknown)
 
@@ -217,4 +217,16 @@ def test_an_array_is_changed_held_released_and_requeued_as_one(running) -> None:
         assert client.hold(str(first)).jobs == tuple(rest[1:]), "those that run are not concerned"
         assert client.release("sweep").jobs == tuple(rest[1:])
         assert client.requeue(f"{first}_[0-1]", hold=True).jobs == (first, rest[0])
+        with pytest.raises(NotFound, match="is one job, and the limit is of an array"):
+            client.array_limit(str(client.submit([JobSpec(command=("true",))]).ids[0]), 3)
         assert client.hold(rest[1]).job == rest[1] and client.job(rest[2]).reason == "ArrayLimit"
+
+
+def test_a_suspension_says_which_members_had_no_devices_and_a_log_needs_a_start(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, server.client() as client:
+        first, *rest = client.submit(_members("sweep", 4, 2)).ids
+        _until(lambda: _states(client, "sweep"), {"running": 2, "held": 2})
+        assert client.job(first).logs and client.job(rest[2]).logs == (), "no rank of it has ever been on a node"
+        reply = client.suspend("sweep")
+        assert (len(reply.jobs), reply.waiting) == (4, 2)
+        assert client.suspend(rest[2]).waiting == 1

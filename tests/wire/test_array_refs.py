@@ -19,11 +19,18 @@ def test_indices_are_read_as_they_are_shown(found: set[int]) -> None:
 
 def test_references() -> None:
     assert members_of(member_ref(12, 3)) == (12, (3,)) and members_of("12_[3-7:2]") == (12, (3, 5, 7))
-    for other in ("12", "12_", "12_x", "a_3", "12_3_4", "12_[a]", "_3"):
+    for other in ("12", "12_", "12_x", "a_3", "12_3_4", "12_[a]", "_3", "१२_३", "12_३"):
         assert members_of(other) is None
-    for wrong in ("12_[]", "12_[7-3]", "12_[0-999999999]", "12_[1,1]", "12_[1%0]"):
+    for wrong in ("12_[]", "12_[7-3]", "12_[0-999999999]", "12_[1,1]", "12_[1%0]", "12_[0-9:0]"):
         with pytest.raises(UsageError):
             members_of(wrong)
+
+
+def test_what_is_wrong_with_indices_is_named() -> None:
+    with pytest.raises(UsageError, match="a step of 0"):
+        indices("0-9:0")
+    with pytest.raises(UsageError, match="not a list of array indices"):
+        indices("०-३")
 
 
 def test_dependencies() -> None:

@@ -35,8 +35,8 @@ def complete(tide: click.Group) -> int:
         tide.main([], prog_name="tide", complete_var="_TIDE_COMPLETE")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
-    except (click.ClickException, TideError, OSError):
-        pass  # the line is not right yet, or no controller answers: there is nothing to offer
+    except (click.ClickException, TideError, OSError, UnicodeError):
+        pass  # the line is not right yet, or no text, or no controller answers: there is nothing to offer
     return 1
 
 

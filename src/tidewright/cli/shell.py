@@ -88,6 +88,10 @@ COMPLETING = "_TIDE_COMPLETE"
 """Set by the completion of a shell, which asks what may come next."""
 
 
+_SHOWN = 40
+"""Characters before and behind what is no text that a message repeats."""
+
+
 class PipeBroke(Exception):
     """A BrokenPipeError on its way through click, which would end the process with exit code 1."""
 
@@ -211,9 +215,22 @@ def _answer(arguments: list[str] | None, session: Session | None) -> int:
         return INTERRUPTED
     except (click.ClickException, TideError) as error:
         return report(error)
+    except UnicodeEncodeError as error:
+        return report(_no_text(error))
     except OSError as error:
         return report(WorldError(str(error)))
     return value if isinstance(value, int) else 0
+
+
+def _no_text(error: UnicodeEncodeError) -> UsageError:
+    """Where bytes of the command line or of a file were to be sent as text. Raises the error where it is another one."""
+    if error.reason != "surrogates not allowed":
+        raise error
+    around = visible(error.object[max(0, error.start - _SHOWN) : error.start + _SHOWN])
+    return UsageError(
+        f"not UTF-8 text: '{around}'",
+        "names, arguments and variables of jobs are UTF-8 text; a program can read other bytes from a file",
+    )
 
 
 def report(error: Exception, about: str = "") -> int:

@@ -8,6 +8,7 @@ import unicodedata
 
 _STEERS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode's categories of control, format and surrogate characters, line and paragraph separators."""
+_BYTES = frozenset(map(chr, range(0xDC80, 0xDD00)))
 _SUSPECT = re.compile(r"[^\x20-\x7e\xa1-\xac\xae-\u02ff\u2500-\u257f]")
 """What is looked at more closely; all of the categories above are in it."""
 
@@ -19,6 +20,8 @@ def visible(text: str, lines: bool = False) -> str:
         char = match[0]
         if (lines and char in "\n\t") or unicodedata.category(char) not in _STEERS:
             return char
+        if char in _BYTES:  # a byte of the command line that is no text (PEP 383)
+            return char.encode(errors="surrogateescape").decode(errors="backslashreplace")
         return char.encode("unicode_escape", "surrogatepass").decode()
 
     return _SUSPECT.sub(shown, text)

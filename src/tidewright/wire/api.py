@@ -122,11 +122,13 @@ class ScaleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class ActionReply(Struct, frozen=True, kw_only=True):
     """The request is durable. ``warning`` is to be shown to the user. Of several members of an array, ``array`` is its id,
-    ``jobs`` those that it was done to, ``refused`` how many it was not done to, of which ``members`` has the first."""
+    ``jobs`` those that it was done to, ``refused`` how many it was not done to, of which ``members`` has the first.
+    ``waiting``: of a suspension, how many of those that it was done to have no devices now."""
 
     job: int = -1
     array: int = 0
     jobs: tuple[int, ...] = ()
+    waiting: int = 0
     refused: int = 0
     members: tuple[MemberView, ...] = ()
     node: str = ""

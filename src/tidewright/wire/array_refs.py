@@ -10,8 +10,8 @@ from ..base.errors import UsageError
 MAX_MEMBERS = 10_000
 """Largest array or sweep; ten times Slurm's default MaxArraySize (slurm.conf(5))."""
 _BIG = 10**9
-_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?")
-_MEMBER = re.compile(r"(\d{1,18})_(?:(\d{1,18})|\[([0-9,:%\- ]*)\])")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?")
+_MEMBER = re.compile(r"([0-9]{1,18})_(?:([0-9]{1,18})|\[([0-9,:%\- ]*)\])")
 
 
 def indices(text: str) -> tuple[tuple[int, ...], int]:
@@ -38,13 +38,15 @@ def _range(part: str, text: str) -> range:
     first = _whole(match[1])
     last = _whole(match[2]) if match[2] else first
     step = _whole(match[3]) if match[3] else 1
-    if last < first or not step:
+    if last < first:
         raise UsageError(f"{part!r}: the range must go up", "write it like 0-9")
+    if not step:
+        raise UsageError(f"{part!r}: a step of 0 leads nowhere", "write it like 0-9:2, or leave the step out")
     return range(first, last + 1, step)
 
 
 def _whole(text: str) -> int:
-    if not re.fullmatch(r"\+?\d{1,18}", text) or int(text) > _BIG:
+    if not re.fullmatch(r"\+?[0-9]{1,18}", text) or int(text) > _BIG:
         raise UsageError(f"not a whole number: {text!r}", "write it like 4")
     return int(text)
 

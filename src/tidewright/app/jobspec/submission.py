@@ -31,7 +31,22 @@ MOST_BYTES = MAX_BODY * 3 // 4
 
 def submitter() -> Submitter:
     """This process's user, directory and environment, less what is not theirs to pass on."""
-    return Submitter(submitted_environment(os.environ), str(Path.cwd()), _user())
+    environ = submitted_environment(os.environ)
+    left_out = no_text(environ)
+    return Submitter({name: environ[name] for name in environ if name not in left_out}, str(Path.cwd()), _user())
+
+
+def no_text(environ: Mapping[str, str]) -> list[str]:
+    """Names of variables that hold bytes that are no UTF-8 text, as those of another locale may: none is sent with a job."""
+    return sorted(name for name, value in environ.items() if not _sendable(name + value))
+
+
+def _sendable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _user() -> str:

@@ -15,8 +15,8 @@ SOME_FAILED = 1
 """Exit code for several jobs of which some failed; that of a single one is its error's own."""
 
 
-def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str) -> int:
-    """``act`` on every job, once where it is named twice. Returns the exit code.
+def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str | Callable[[ActionReply], str]) -> int:
+    """``act`` on every job, once where it is named twice. ``done`` may be made of the answer. Returns the exit code.
 
     Prints ``job 17 DONE`` for each, with the job's id in the place of ``{job}`` in ``done``, and every failure on stderr; of an
     array, to how many of its members it was done, and to which it was not. Raises Unreachable, after a line with the jobs that
@@ -34,7 +34,7 @@ def each(refs: Sequence[str], act: Callable[[str], ActionReply], done: str) -> i
         except TideError as error:
             code = failed(ref, error, len(jobs))
             continue
-        out.echo(_done(ref, reply, done))
+        out.echo(_done(ref, reply, done if isinstance(done, str) else done(reply)))
         if reply.refused:
             code = _left(reply)
         if reply.warning:

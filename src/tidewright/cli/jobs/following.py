@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +42,14 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def say_left_out() -> None:
+    """On stderr which variables of this environment do not travel, since they hold no text."""
+    from ...app.jobspec.submission import no_text
+
+    if left_out := no_text(os.environ):
+        out.note(f"warning: left out of the job's environment, for they are not UTF-8 text: {', '.join(left_out)}")
 
 
 class SubmittedJob(NamedTuple):

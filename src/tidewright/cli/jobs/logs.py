@@ -46,9 +46,9 @@ def command(
 
 def say_others(session: Session, job: Ref) -> None:
     """On stderr that only rank 0 of a job's ranks is printed, where it has more."""
-    ranks = session.client().job(job).ranks
-    if ranks > 1:
-        out.note(f"rank 0 of {ranks}; --all-ranks shows all of them, --rank N one")
+    found = session.client().lookup(job)
+    if found.job.ranks > 1 and found.array is None:
+        out.note(f"rank 0 of {found.job.ranks}; --all-ranks shows all of them, --rank N one")
 
 
 def copy_log(

@@ -26,7 +26,7 @@ from ..types import (
     TYPES,
     VARIABLE,
 )
-from .following import finish, submission_options, submit
+from .following import finish, say_left_out, submission_options, submit
 from .notify_options import notify_options
 
 
@@ -135,6 +135,7 @@ def command(session: Session, /, **given: Any) -> int:
     from ...app.jobspec.submission import check_program
 
     spec = spec_of(given, "tide run --help")
+    say_left_out()
     if session.url is None:
         check_program(spec)
     hint = "" if given["ranks"] else ranks_note(spec)

@@ -33,7 +33,8 @@ def command(session: Session, job: str, environment: bool, output: str) -> None:
         return
     out.print_facts([*_facts(view), *_images(view, client.info().now), *_ledger(view), *_request(view)])
     for log in view.logs:
-        out.echo(f"log        attempt {log.attempt} rank {log.rank} on {log.node}: {log.path}")
+        where = f" on {log.node}" if log.node else ""
+        out.echo(f"log        attempt {log.attempt} rank {log.rank}{where}: {log.path}")
     if last := words.last_output(view):
         out.echo(f"\n{last}")
     if environment and view.spec is not None:

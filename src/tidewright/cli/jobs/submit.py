@@ -10,7 +10,7 @@ import click
 from ...base.errors import UsageError
 from .. import output as out
 from ..session import Session, pass_session
-from .following import SubmittedJob, finish, submission_options
+from .following import SubmittedJob, finish, say_left_out, submission_options
 from .following import submit as send
 from .submit_options import misplaced, override_options, overrides
 
@@ -50,6 +50,7 @@ def command(session: Session, /, **given: Any) -> int:
     loaded = wrapped(line, submitter(), more) if line is not None else load(file, submitter(), arguments, more)
     if odd := misplaced(arguments):
         out.note(f"note: {' '.join(odd)} after {file} goes to the script; options of tide submit stand before the file")
+    say_left_out()
     for warning in loaded.warnings:
         out.note(f"warning: {warning}")
     if session.url is None:

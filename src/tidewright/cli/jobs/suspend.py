@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ...base.units import format_duration
+from ...base.units import agreeing, format_duration
+from ...wire.api import ActionReply
 from ..session import Session, pass_session
 from ..types import DURATION
 from .each_job import each
@@ -25,4 +26,14 @@ def command(session: Session, jobs: tuple[str, ...], duration: int | None) -> in
     tail = "; tide resume {job} ends it"
     if duration:
         tail = f" for {format_duration(duration)}{tail} earlier"
-    return each(jobs, lambda job: client.suspend(job, until), f"is being suspended{tail}")
+    return each(jobs, lambda job: client.suspend(job, until), lambda reply: f"{_suspended(reply)}{tail}")
+
+
+def _suspended(reply: ActionReply) -> str:
+    """What becomes of a job, or of each of several, of which some had no devices to release."""
+    devices = max(1, len(reply.jobs)) - reply.waiting
+    if not reply.waiting:
+        return "is being suspended"
+    if not devices:
+        return "has no devices, and is kept from starting"
+    return f"is suspended: {devices} {agreeing(devices, 'releases its', 'release their')} devices, {reply.waiting} had none"

@@ -108,17 +108,19 @@ class Routes(JobChangeRoutes):
 
     def _view(self, job: int) -> api.JobView:
         if not self._is_live(job):
-            return self._ended_view(job, full=True, logs=self._logs(job))
-        view = views.live_job(self._book, job, self._now(), full=True, logs=self._logs(job))
+            view = self._ended_view(job, full=True)
+            return replace(view, logs=self._logs(job, view.start >= 0))
+        view = views.live_job(self._book, job, self._now(), full=True)
+        logs = self._logs(job, view.start >= 0)
         reconciler = self.context.agent_pool.reconciler
         memory, share, host = reconciler.limits(job)
         held_us = reconciler.registry.held_us(job)
-        return replace(view, hold_us=held_us, memory_limit=memory, share_limits=share, host_limits=host)
+        return replace(view, logs=logs, hold_us=held_us, memory_limit=memory, share_limits=share, host_limits=host)
 
     async def why(self, request: Request) -> Response:
         selected, now = await self._select(request), self._now()
         job = await self._chosen(selected)
-        view, waiting = self._view(job), self._waiting(selected)
+        view, waiting = self._view(job), self._waiting(selected.jobs) if selected.many else 0
         if job not in self._book.specs:
             return self._answer(why_ended(view, now))
         engine, explainer = self.context.loop.driver.engine, self.context.explainer
@@ -156,7 +158,9 @@ class Routes(JobChangeRoutes):
             raise UsageError("until_us: that time has passed", "give a time to come, in microseconds since 1970")
         if body.until_us > now + LONGEST_US:
             raise UsageError("until_us: more than a century from now", "leave it out to suspend without an end")
-        return await self._act_on(request, body.op_id, lambda job, op_id: ev.Hold(job, op_id, body.until_us))
+        return await self._act_on(
+            request, body.op_id, lambda job, op_id: ev.Hold(job, op_id, body.until_us), count=True
+        )
 
     async def resume(self, request: Request) -> Response:
         body = await read_body(request, api.ActionRequest, api.ActionRequest())
@@ -228,8 +232,8 @@ class Routes(JobChangeRoutes):
             lines = reader(rank)
         return StreamingResponse(lines, media_type="application/octet-stream")
 
-    def _logs(self, job: int) -> tuple[api.AttemptLog, ...]:
-        """Every rank's log of every attempt so far: as reported, else where they are by rule."""
+    def _logs(self, job: int, started: bool) -> tuple[api.AttemptLog, ...]:
+        """Every rank's log of every attempt so far: as reported, else where they are by rule, if it has ``started`` ever."""
         known = self._attempts(job)
         if known is None:
             return ()
@@ -238,9 +242,10 @@ class Routes(JobChangeRoutes):
         for attempt in range(1, attempts + 1):
             for rank in range(spec.ranks):
                 node, path = self._reported(job, attempt, rank)
-                if path is None:
+                if path is None and started:
                     path = str(log_path(self.context.state, job, spec, attempt, rank))
-                found.append(api.AttemptLog(attempt, rank, node, path))
+                if path is not None:
+                    found.append(api.AttemptLog(attempt, rank, node, path))
         return tuple(found)
 
     def _attempts(self, job: int) -> tuple[JobSpec, int] | None:

@@ -68,7 +68,7 @@ def _history(lines: Iterable[tuple[int, str, Cause]]) -> tuple[api.StoryLine, ..
     return tuple(api.StoryLine(at, what.lower(), cause.text, cause) for at, what, cause in views)
 
 
-def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+def live_job(book: Book, job: int, now: int, full: bool = False) -> api.JobView:
     """A job in the book."""
     table, row, record = book.table, book.table.row[job], book.jobs[job]
     spec, allocation, history = record.spec, record.allocation or (), record.history
@@ -99,7 +99,6 @@ def live_job(book: Book, job: int, now: int, full: bool = False, logs: tuple[api
         target=_promised_so_far(record, submit, now), ideal_us=ideal, delivered_gpu_s=delivered / GPU_SECOND,
         held_gpu_s=held_milli_us(record, now) / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None, story=_history(history) if full else (),
-        logs=logs,
     )  # fmt: skip
 
 
@@ -136,7 +135,7 @@ def _images(images: tuple[Image, ...]) -> tuple[api.ImageView, ...]:
     )  # fmt: skip
 
 
-def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+def ended_job(ended: Ended, full: bool = False) -> api.JobView:
     """A job from the archive."""
     spec, member = ended.spec, ended.spec.array
     return api.JobView(
@@ -149,7 +148,7 @@ def ended_job(ended: Ended, full: bool = False, logs: tuple[api.AttemptLog, ...]
         ideal_us=ended.ideal_us,
         delivered_gpu_s=ended.attained_milli_us / GPU_SECOND, held_gpu_s=ended.held_milli_us / GPU_SECOND,
         command=shlex.join(spec.command), spec=hide_environment(spec) if full else None,
-        story=_history(ended.history) if full else (), logs=logs, lost_us=ended.lost_us, failure=_failure(ended, full),
+        story=_history(ended.history) if full else (), lost_us=ended.lost_us, failure=_failure(ended, full),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,13 +14,13 @@ from ....base.ids import new_op_id
 from ....engine import events as ev
 from ....engine.commands import Reply
 from ....model.cause import Code
-from ....model.job import State
 from ....plan.render import render
 from ....wire import api
 from ....wire.array_refs import member_ref
 from ....wire.arrays import MAX_LISTED, MAX_NAMED
 from ...journal.archive import EndedMember
 from .. import submission, views
+from ..book_routes import WAITING
 from ..cause_views import cause_view_or_none
 from ..cooperative import CooperativeYield, of_archive
 from ..request_parsing import body as read_body
@@ -28,8 +29,6 @@ from ..service_routes import ServiceRoutes
 from ..why import waited
 from .job_names import JobNames, JobSelection, some
 
-WAITING = (State.QUEUED, State.SUSPENDED, State.HELD)
-"""States of jobs without devices; of an array's members that wait, the first in the first of these is spoken of."""
 Make = Callable[[int, str], ev.Event]
 """The event for one job, with its op_id."""
 
@@ -49,11 +48,11 @@ class ArrayRoutes(ServiceRoutes):
         """A job as lists show it: without its story, and without a look for its logs. Raises NotFound."""
         return views.live_job(self._book, job, self._now()) if self._is_live(job) else self._ended_view(job)
 
-    def _ended_view(self, job: int, full: bool = False, logs: tuple[api.AttemptLog, ...] = ()) -> api.JobView:
+    def _ended_view(self, job: int, full: bool = False) -> api.JobView:
         """A job that has ended; while that is not durable, one that is about to. Raises NotFound."""
         ended = self.context.journal.archive.get(job)
         if ended is not None:
-            return views.ended_job(ended, full, logs)
+            return views.ended_job(ended, full)
         if job in self.context.loop.pending_archive:
             return views.almost_ended(self.context.loop.pending_archive[job])
         raise submission.refusal(Code.NO_SUCH_JOB(job), "notfound")
@@ -90,23 +89,19 @@ class ArrayRoutes(ServiceRoutes):
         ended = await self._ended(found)
         return ended[0].job if ended else found.array
 
-    def _waiting(self, found: JobSelection) -> int:
-        """How many of several members wait."""
-        states = (self._book.state(job) for job in found.jobs if job in self._book.specs)
-        return sum(state in WAITING for state in states) if found.many else 0
-
     # -- doing something to them --------------------------------------------------------------------------------------
 
     async def _act_on(
-        self, request: Request, op_id: str, make: Make, concerned: Callable[[int], bool] | None = None
-    ) -> Response:
+        self, request: Request, op_id: str, make: Make, concerned: Callable[[int], bool] | None = None, count: bool = False,
+    ) -> Response:  # fmt: skip
         """One event for each job meant, in one step. ``concerned``: of several, only those that the request has a meaning for,
-        if there are such. Raises what the engine says where it refuses all of them."""
+        if there are such. ``count``: those without devices are counted in the answer. Raises what the engine says where it
+        refuses all of them."""
         found = await self._select(request)
         jobs = self._answered(op_id) if op_id and found.many else []
         op_id = op_id or new_op_id()
         if not found.many:
-            return await self._act(make(found.jobs[0], op_id), op_id)
+            return await self._act(make(found.jobs[0], op_id), op_id, count=count)
         if not jobs:
             live = [job for job in found.jobs if job in self._book.specs]
             if not live:
@@ -118,7 +113,8 @@ class ArrayRoutes(ServiceRoutes):
             events[f"{op_id}.{job}"] = make(job, f"{op_id}.{job}")
             await pause()
         replies = await self.context.loop.request_all(events)
-        return self._answer(self._summed_up(found, jobs, [replies[key] for key in events]))
+        done = self._summed_up(found, jobs, [replies[key] for key in events])
+        return self._answer(replace(done, waiting=self._waiting(done.jobs)) if count else done)
 
     def _answered(self, op_id: str) -> list[int]:
         """The members that a request with this ``op_id`` has been about: it comes again where its sender lost the answer, and
@@ -133,8 +129,9 @@ class ArrayRoutes(ServiceRoutes):
             submission.raise_refusal(refused[0][1])
         warning = next((reply.warning for reply in replies if reply.warning), None)
         left_out = {job: True for job, _ in refused}
+        done = tuple(job for job in jobs if job not in left_out)
         return api.ActionReply(
-            job=jobs[0], array=found.array, jobs=tuple(job for job in jobs if job not in left_out), refused=len(refused),
+            job=jobs[0], array=found.array, jobs=done, refused=len(refused),
             members=tuple(self._left(job, reply) for job, reply in refused[:MAX_NAMED]),
             warning=render(warning), cause=cause_view_or_none(warning),
         )  # fmt: skip
@@ -153,8 +150,10 @@ class ArrayRoutes(ServiceRoutes):
         if found.indices is not None:
             raise UsageError("the limit is of a whole array, not of members", f"name the array: {found.array}")
         if not found.array:
-            number = found.jobs[0] if found.jobs else 0
-            raise submission.refusal(Code.NO_SUCH_ARRAY(number), "notfound")
+            if found.many:
+                raise submission.refusal(Code.NO_SUCH_ARRAY(found.jobs[0]), "notfound")
+            ref = request.path_params["ref"]
+            raise NotFound(f"{ref} is one job, and the limit is of an array", "name an array: its id, or its name")
         if not 0 <= body.limit < 2**31:
             raise submission.refusal(
                 Code.SPEC_WRONG((f"limit: {body.limit} is not between 0 and {2**31 - 1}",)), "usage"

@@ -18,7 +18,7 @@ from ....model.job import JobSpec
 from ....wire.array_refs import member_ref, members_of, ranges
 from ...journal.archive import Archive, EndedMember
 
-JOB_ID = re.compile(r"\d{1,18}")
+JOB_ID = re.compile(r"[0-9]{1,18}")
 _SHOWN = 10
 
 
