@@ -193,8 +193,8 @@ class Tape:
     def __init__(self): self.hash = hashlib.sha256()
     def append(self, record): self.hash.update(record)
 tape = Tape()
-faults = FaultSettings(node_mtbf_us=7_200_000_000, rank_mtbf_us=10_000_000_000, suspend_failure=0.1, slow_answer=0.1)
-trace = load_trace("synthetic:jobs=40,load=1.2,seed=4,max=1h,elastic=0.5", 16)
+faults = FaultSettings(node_mtbf_us=2_400_000_000, rank_mtbf_us=3_000_000_000, suspend_failure=0.1, slow_answer=0.1)
+trace = load_trace("synthetic:jobs=40,load=1.2,seed=4,max=20m,elastic=0.5", 16)
 result = Simulation(trace, load_cluster("4x4"), Churn(4, 0.2), Options(faults=faults), tape).run()
 print(tape.hash.hexdigest(), hashlib.sha256(to_json([result])).hexdigest())
 """
