@@ -31,11 +31,16 @@ def tide(state: Path, *arguments: str, cwd: Path | None = None) -> Finished:
         argv = [*TIDE, "--state", str(state), *arguments]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, cwd=cwd, check=False)
         return Finished(done.returncode, done.stdout, done.stderr)
+    return here("--state", str(state), *arguments, cwd=cwd)
+
+
+def here(*arguments: str, cwd: Path | None = None) -> Finished:
+    """Run one command, whatever it is about, within this process; it may be in a thread of its own."""
     printed, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
         contextlib.chdir(cwd or Path.cwd()),
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(errors),
     ):
-        code = run(["--state", str(state), *arguments])
+        code = run(list(arguments))
     return Finished(code, *(stream.buffer.getvalue().decode() for stream in (printed, errors)))  # type: ignore[attr-defined]
