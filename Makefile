@@ -21,7 +21,7 @@ PROGRAMS := $(VENV)/.programs
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-serve test rings test-codegen test-full lint types bench bench-compare bench-gpu leaderboard clean
+.PHONY: help setup demo demo-serve test rings rings-1-2 ring-3 test-codegen test-full lint types bench bench-compare bench-gpu leaderboard clean
 
 help:
 	@sed -n '1,10s/^# \{0,1\}//p' Makefile
@@ -46,18 +46,25 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Types are checked beside the tests, which leave processors idle now and then.
-test: lint
-	$(MAKE) --no-print-directory -j 2 types rings
-
-# Rings 1 and 2 first: they are quick to say what is wrong. Some of their tests wait, so they have one worker more than there are
-# cores. Ring 3 starts real processes, in namespaces and folders of their own; many of its tests wait: twice the workers.
+# Rings 1 and 2 compute; ring 3 starts real processes, in namespaces and folders of their own, and waits for many of them. So they
+# run side by side: ring 3 comes first and has twice as many workers as there are cores; rings 1 and 2, and the check of the types,
+# take what it leaves of the cores. What rings 1 and 2 say is printed when they end.
 # They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
-rings test-full: export PYTHONDONTWRITEBYTECODE =
+rings-1-2 ring-3 test-full: export PYTHONDONTWRITEBYTECODE =
 # Nor need hundreds of processes that import numpy start threads for its linear algebra; in the long matrices programs have them.
-rings: export OPENBLAS_NUM_THREADS = 1
+rings-1-2 ring-3: export OPENBLAS_NUM_THREADS = 1
+test: lint
+	$(MAKE) --no-print-directory -j 3 types rings-1-2 ring-3
+
 rings: $(READY)
-	$(BIN)/pytest -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full'
+	$(MAKE) --no-print-directory -j 2 rings-1-2 ring-3
+
+rings-1-2: $(READY)
+	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
+	nice -n 10 $(BIN)/pytest -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full' >"$$said" 2>&1; \
+	code=$$?; echo 'rings 1 and 2:'; cat "$$said"; exit $$code
+
+ring-3: $(READY)
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
 # The long matrices put programs of others to the test, too; those that cannot be installed here are skipped, and say so.
