@@ -155,7 +155,7 @@ def _offered(shell: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pyt
         monkeypatch.setenv(name, value)
     run([])
     said = capsys.readouterr().out.splitlines()
-    return said[1::3] if shell == "zsh" else [one.partition(",")[2].partition("\t")[0] for one in said]
+    return said[1::3] if shell == "zsh" else [one.partition(",")[2].partition("\t")[0] for one in said if one]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
