@@ -14,7 +14,7 @@ from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
 from tidewright.cli.shell import tide as group
 from tidewright.model.job import JobSpec
-from tidewright.wire.api import ActionReply, FailureView
+from tidewright.wire.api import ActionReply, FailureView, NodeView
 
 from .stub import NOW, Terminal, running, waiting
 
@@ -288,6 +288,22 @@ def test_drain_waits_until_the_node_is_empty_and_says_what_is_left_when_time_is_
     assert tide("drain", "n1", "--timeout", "1s").code == 2
     tide.stub.drained = [lambda node: node]
     assert "fan, since 2" in (note := tide("nodes").out) and "jobs leave it" in note
+
+
+def test_a_drain_that_waits_outlasts_a_restart_of_the_controller(
+    tide: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidewright.cli.jobs import following
+
+    def down(node: NodeView) -> NodeView:
+        raise Unreachable("no controller answers at /state", "start it with tide up")
+
+    monkeypatch.setattr(following, "RETRY_S", 0.0)
+    tide.stub.drained = [down, down, lambda node: replace(node, jobs=())]
+    said = tide("drain", "n1", "--wait")
+    assert said.code == 0 and said.out.endswith("node n1 is empty\n") and said.err.count("waiting for it") == 1
+    tide.stub.drained = [down] * 9
+    assert tide("drain", "n1", "--wait", "--timeout", "0s").code == 5
 
 
 def test_logs_are_bytes_as_they_were_written(tide: Terminal) -> None:
