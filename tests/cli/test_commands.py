@@ -51,6 +51,12 @@ def test_the_list_of_commands(tide: Terminal) -> None:
         ("run --gpu-mem lots -- true", 2, "amount of memory"),
         ("run --deadline soon -- true", 2, "not a duration"),
         ("run --env NOVALUE -- true", 2, "NAME=VALUE"),
+        ("run --deadline 0 -- true", 2, "a deadline of 0 has passed"),
+        ("run --name a[3] -- true", 2, "brackets"),
+        ("update 17 --name a[3]", 2, "brackets"),
+        ("update 17 --weight 1e-320", 2, "not a weight"),
+        ("update 17 --deadline 0s", 2, "has passed"),
+        ("submit --wrap=", 2, "--wrap has no command"),
         ("run -- python3 missing.py", 3, "missing.py"),
         ("run -- no-such-program", 3, "no such program"),
         ("run --name 12 -- true", 2, "would read as a job id"),
@@ -361,7 +367,11 @@ def test_parsable_prints_only_ids(tide: Terminal) -> None:
 
 def test_a_dry_run_submits_nothing(tide: Terminal) -> None:
     said = tide("run", "--dry-run", "--", "true")
-    assert said.out == "would start now on n1[0]\n" and "nothing was submitted" in said.err and not tide.stub.submitted
+    assert (
+        said.out == "would be launched now on n1[0]\n"
+        and "nothing was submitted" in said.err
+        and not tide.stub.submitted
+    )
 
 
 def test_wait_returns_the_jobs_exit_code(tide: Terminal) -> None:
@@ -456,3 +466,16 @@ def test_packing_shows_a_table_json_and_a_page(tide: Terminal, tmp_path: Path) -
     found = json.loads(tide("pack", f"openb:{folder}", "-o", "json").out)
     assert [one["placement"] for one in found] == ["best-fit", "fgd"]
     assert found[0]["seeds"][0]["allocation"] == 100.0 and len(found[0]["seeds"][0]["allocation_curve"]) == 131
+
+
+def test_a_directory_that_is_made_for_the_output_is_named(tide: Terminal, tmp_path: Path) -> None:
+    said = tide("run", "--output", str(tmp_path / "no" / "log"), "--", "true")
+    assert said.code == 0 and f"warning: {tmp_path / 'no'} does not exist; it is made when the job starts" in said.err
+    assert "does not exist" in tide("submit", "--output", str(tmp_path / "no" / "log"), "--wrap", "true").err
+    for there in (str(tmp_path / "log"), str(tmp_path / "%j" / "log")):
+        assert "does not exist" not in tide("run", "--output", there, "--", "true").err
+
+
+def test_a_variable_needs_a_name_without_blanks(tide: Terminal) -> None:
+    said = tide("run", "--env", "A B=3", "--", "true")
+    assert said.code == 2 and "'A B' has blanks" in said.err
