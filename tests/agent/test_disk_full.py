@@ -24,14 +24,14 @@ from tidewright.checkpoint.manifest import write_manifest
 from tidewright.checkpoint.store import FsspecRemote, StoreFull
 from tidewright.wire.agent import FetchArgs
 
-JOB, TENANT, BIG = 7, "team", 40 << 20
+JOB, TENANT, BIG = 7, "team", 10 << 20
 SAYS = r"no room on the file system {}: .*{}.* needs .* are free; remove files there, end jobs whose images it holds"
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB."""
-    with small_disk_at(tmp_path / "small", 24) as place:
+    """A file system of 6 MiB."""
+    with small_disk_at(tmp_path / "small", 6) as place:
         yield place
 
 
@@ -93,14 +93,14 @@ def test_an_image_that_does_not_fit_is_not_begun(small: Path) -> None:
     found = Images(small, "token")
     with pytest.raises(space.FileSystemFull, match=SAYS.format(small, "image 3 of job 7")) as caught:
         found.begin(JOB, 3, BIG)
-    assert "needs 40.0MiB" in str(caught.value) and "of 24.0MiB are free" in str(caught.value)
+    assert "needs 10.0MiB" in str(caught.value) and "of 6.0MiB are free" in str(caught.value)
     assert not left(small)
 
 
 def test_a_store_and_a_remote_that_are_full_say_so(small: Path, tmp_path: Path) -> None:
-    (small / "other").write_bytes(bytes(12 << 20))
+    (small / "other").write_bytes(bytes(3 << 20))
     found = Images(small, "token")
-    shoot(found, 8 << 20)
+    shoot(found, 2 << 20)
     with pytest.raises(
         StoreFull, match=f"no room on the file system {small}: an image needs more room in {small}/store/tmp"
     ):
@@ -108,7 +108,7 @@ def test_a_store_and_a_remote_that_are_full_say_so(small: Path, tmp_path: Path) 
     assert found.has_raw(JOB, 1, 0), "what there is of it stays"
     assert not [path for path in left(small) if "work" not in path]
     rich = Images(tmp_path / "rich", "token", remote=FsspecRemote(f"file://{small}/far"))
-    shoot(rich, 8 << 20)
+    shoot(rich, 2 << 20)
     rich.put(TENANT, JOB, 1, [0])
     with pytest.raises(WorldError, match=f"no room on the file system {small}: a remote copy needs"):
         rich.push(TENANT, JOB, 1, [0])

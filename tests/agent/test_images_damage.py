@@ -9,12 +9,14 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.checkpoint.store.builders import image, name, read
+from tests.sizes import matrix, seeds
 from tidewright.agent.checkpointing.images import Images
 from tidewright.agent.peer_rpc import PeerServer
 from tidewright.base.errors import WorldError
@@ -68,8 +70,8 @@ def shoot(found: Images, seeds: range, serial: int = SERIAL) -> Path:
 
 def fill(found: Images) -> None:
     """Two images in the store that share pages, as those of one job do; the second in two packs."""
-    for serial, seeds in ((SERIAL - 1, range(1, 60)), (SERIAL, range(30, 90))):
-        raw = shoot(found, seeds, serial)
+    for serial, pages in ((SERIAL - 1, range(1, 60)), (SERIAL, range(30, 90))):
+        raw = shoot(found, pages, serial)
         found.store.put(name(serial, job=JOB), raw, meta=FACTS)
 
 
@@ -164,10 +166,18 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
 NUMBERS = {"unreadable": errno.EACCES, "bad-sector": errno.EIO}
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["started-anew", "running"])
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ["store", "raw", "remote"])
+WHERE = ("store", "raw", "remote")
+NUMBERED = product(enumerate(WHERE), enumerate(KINDS), enumerate(DAMAGES), (False, True))
+"""In ``make test`` each kind with each damage, the source and whether the node runs by turns."""
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "damage", "warm"),
+    matrix(
+        ((where, kind, damage, warm), (at + row + column) % 3 == 0 and warm == bool((row + column) % 2))
+        for (at, where), (row, kind), (column, damage), warm in NUMBERED
+    ),
+)
 def test_an_intact_copy_is_used_whatever_is_damaged_here(
     intact: dict[str, Any], tmp_path: Path, failing: Callable[[Path, int], None],
     where: str, kind: str, damage: str, warm: bool,
@@ -224,7 +234,7 @@ def test_a_copy_that_is_damaged_is_fetched_again(
         assert read(tmp_path / "out") == intact["read"]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_any_damage_here_and_at_the_first_source(intact: dict[str, Any], tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     places = [tmp_path / "node", tmp_path / "other"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sizes import examples
 from tidewright.agent.processes.log_cap import NOTICE_BYTES, LogCap, notice, trim
 from tidewright.checkpoint.files import file_rollback
 from tidewright.live.api.logs import Tail
@@ -71,7 +72,7 @@ def test_it_grows_and_is_cut_again_and_again(path: Path) -> None:
     assert b"line 000000000 " not in _read(path, 10**6), "a tail does not reach over what was removed"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(limits=st.lists(st.integers(2**20, 2**22), min_size=1, max_size=4))
 def test_any_limit_after_any_other(tmp_path_factory: pytest.TempPathFactory, limits: list[int]) -> None:
     path = tmp_path_factory.mktemp("logs") / "log"

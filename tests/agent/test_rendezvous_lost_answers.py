@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_rendezvous_server import served, talk
+from tests.sizes import seeds
 from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 from tidewright.launch.inject._tidewright.rendezvous.client import Late, Link
@@ -63,7 +64,7 @@ def reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str
     return write
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_nothing_is_counted_twice_or_taken_twice(reach: Callable[[int, str], None], seed: int) -> None:
     times, taken, sums = 60, [], []
 

@@ -14,7 +14,7 @@ from tidewright.agent.rendezvous.machine import RendezvousMachine
 from tidewright.agent.rendezvous.store import KEY, QUEUE, ROUND, Condition, GatherRound, KeyValueStore
 from tidewright.launch.inject._tidewright.rendezvous import frames as fr
 
-SEEDS, BATCH = 100, 25
+SEEDS, BATCH = 50, 25
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))

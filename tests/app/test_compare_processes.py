@@ -23,7 +23,8 @@ from tidewright.app.simulate import Question
 pytestmark = pytest.mark.processes
 
 LOADS = "0.6,0.8,1.0,1.2,1.4,1.6"
-WORDS = ["-t", "synthetic:jobs=1500,max=1h", "-c", "10x8", "-p", "fifo", "--loads", LOADS, "-j", "1"]
+JOBS = 500
+WORDS = ["-t", f"synthetic:jobs={JOBS},max=1h", "-c", "10x8", "-p", "fifo", "--loads", LOADS, "-j", "1"]
 
 
 class Heard(Observer):
@@ -101,7 +102,7 @@ def test_a_comparison_goes_on_after_its_worker_and_then_its_parent_are_killed(tm
     are = "is" if saved == 1 else "are"
     assert f"{saved} of 6 runs {are} taken from {folder}" in data["remarks"], errors
     assert [group["settings"]["load"] for group in data["groups"]] == LOADS.replace(".0", "").split(",")
-    assert all(group["policies"][0]["jobs"]["completed"] == 1500 for group in data["groups"])
+    assert all(group["policies"][0]["jobs"]["completed"] == JOBS for group in data["groups"])
 
 
 def interrupts_blocked(pid: int) -> bool:

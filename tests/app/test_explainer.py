@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tidewright.app import explain_process
 from tidewright.app.explain_process import ExplainProcess
-from tidewright.app.explain_worker import frame, serve
+from tidewright.app.explain_worker import LENGTH_BYTES, frame, serve
 from tidewright.app.explainer import MOST_WAITING, ProcessExplainer
 from tidewright.base.errors import Busy, Conflict, UsageError
 from tidewright.base.units import HOUR
@@ -56,9 +57,21 @@ class Counting:
         return self.engine.snapshot()
 
 
-def asked(work: Callable[[ProcessExplainer], Awaitable[object]], **settings: float) -> object:
+async def answered_here(frames: bytes) -> bytes:
+    """What the process does, without one."""
+    await asyncio.sleep(0)
+    answers = io.BytesIO()
+    serve(make("fifo"), io.BytesIO(frames), answers)
+    return answers.getvalue()[LENGTH_BYTES:]
+
+
+def asked(work: Callable[[ProcessExplainer], Awaitable[object]], here: bool = False, **settings: float) -> object:
+    """``here``: without a process, where what is asked is how questions wait for each other."""
+
     async def main() -> object:
         explainer = ProcessExplainer("fifo", make("fifo"), **settings)
+        if here:
+            explainer.process.exchange = answered_here  # type: ignore[method-assign]
         try:
             return await work(explainer)
         finally:
@@ -147,7 +160,7 @@ def test_questions_at_once_are_answered_each_with_its_own(busy: Worldlet) -> Non
     async def work(explainer: ProcessExplainer) -> object:
         return await asyncio.gather(*(explainer.forecast(engine, [job]) for job in (1, 2, 1, 2)))
 
-    assert [found[0].job for found in asked(work)] == [1, 2, 1, 2]  # type: ignore[attr-defined]
+    assert [found[0].job for found in asked(work, here=True)] == [1, 2, 1, 2]  # type: ignore[attr-defined]
 
 
 def test_it_ends_with_its_controller(busy: Worldlet) -> None:
@@ -178,7 +191,7 @@ def test_however_many_ask_the_same_it_is_answered_once(busy: Worldlet) -> None:
         found = await asyncio.gather(*(explainer.forecast(engine, [2], now) for now in range(1, 301)))  # type: ignore[arg-type]
         return len(sent), len(found), all(one == found[0] for one in found)
 
-    assert asked(work) == (1, 300, True)
+    assert asked(work, here=True) == (1, 300, True)
     assert engine.taken == 1
 
 
@@ -192,7 +205,7 @@ def test_more_questions_than_may_wait_are_refused_and_the_others_answered(busy: 
             return_exceptions=True,
         )
 
-    answers: Any = asked(work)
+    answers: Any = asked(work, here=True)
     refused = [one for one in answers if isinstance(one, Busy)]
     assert len(refused) == 30 and answers[MOST_WAITING:] == refused
     assert all(len(one.lines) == 1 for one in answers[:MOST_WAITING])
@@ -240,7 +253,10 @@ def test_nothing_is_answered_once_it_is_closed(busy: Worldlet) -> None:
         ("exec >&-; sleep 5", "has closed its output"),
     ],
 )
-def test_a_process_that_ends_over_every_question_is_named_and_started_ever_more_rarely(script: str, how: str) -> None:
+def test_a_process_that_ends_over_every_question_is_named_and_started_ever_more_rarely(
+    script: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain_process, "EXIT_S", 1.0 if "sleep" not in script else 0.05)
     now = [0.0]
 
     async def main() -> None:
@@ -276,7 +292,7 @@ def test_its_own_question_is_answered_as_a_users(busy: Worldlet) -> None:
     async def work(explainer: ProcessExplainer) -> object:
         return await explainer.forecast_when_idle(engine, 2), await explainer.forecast(engine, [2])
 
-    own, users = asked(work, budget_s=60)  # type: ignore[misc]
+    own, users = asked(work, here=True, budget_s=60)  # type: ignore[misc]
     assert (own,) == users and own.start is not None
 
 
@@ -325,9 +341,9 @@ def test_a_question_is_of_the_moment_at_which_it_is_asked(busy: Worldlet) -> Non
             *rehearsed.forecasts,
         ]
 
-    for found in asked(work):  # type: ignore[attr-defined]
+    for found in asked(work, here=True):  # type: ignore[attr-defined]
         assert found.start.low >= now
-    assert asked(lambda explainer: explainer.forecast(engine, [2]))[0].start.low < now  # type: ignore[index]
+    assert asked(lambda explainer: explainer.forecast(engine, [2]), here=True)[0].start.low < now  # type: ignore[index]
 
 
 def test_the_process_ends_quietly_when_its_controller_was_killed() -> None:

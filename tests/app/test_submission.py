@@ -11,11 +11,12 @@ import pytest
 
 from tidewright.app.jobspec.ranks import default_ranks, ranks_note
 from tidewright.app.jobspec.submission import batches, check_program, no_text, script_of, submitter
-from tidewright.base.errors import NotFound, UsageError
+from tidewright.base.errors import NotFound, Unreachable, UsageError
 from tidewright.live.api.submission import read
 from tidewright.model.job import ArrayMember, JobSpec
 from tidewright.wire.api import MAX_BODY, SubmitRequest
 from tidewright.wire.calls.submit_request import submit_request
+from tidewright.wire.client import Client
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,21 @@ def test_one_rank_per_device_unless_the_program_starts_its_own(command: tuple[st
     assert default_ranks(command, 4) == ranks
     assert ("--ranks 1" in ranks_note(JobSpec(command=command, devices=4, ranks=ranks))) == (ranks == 4)
     assert not ranks_note(JobSpec(command=command))
+
+
+def test_a_large_request_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller takes seconds for thousands of jobs; a submission that timed out has happened all the same."""
+    given: list[float] = []
+
+    def stop(self: Client, method: str, path: str, body: bytes | None, timeout: float) -> None:
+        given.append(timeout)
+        raise Unreachable("no", "")
+
+    monkeypatch.setattr(Client, "_request", stop)
+    for many in (1, 10_000):
+        with pytest.raises(Unreachable):
+            Client(timeout=30).submit([JobSpec(command=("x",))] * many)
+    assert given == [30.01, 130.0]
 
 
 def test_variables_that_are_no_text_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:

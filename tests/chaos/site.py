@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tests.agent.agent_bench import groups
+from tests.command import Finished, tide
 from tidewright.app.start import controller_pid
 from tidewright.base.errors import TideError
 from tidewright.checkpoint.cgroup import remove, wait_until
@@ -50,9 +49,8 @@ class Site:
         self.names: dict[int, str] = {}
         self.work.mkdir()
 
-    def tide(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-c", "from tidewright.cli import main; main()", "--state", str(self.state), *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=self.work)
+    def tide(self, *arguments: str) -> Finished:
+        return tide(self.state, *arguments, cwd=self.work)
 
     def up(self) -> None:
         done = self.tide("up", "--slots", str(self.slots), "--policy", POLICY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,30 @@ def test_the_scenario_has_every_kind_of_side_effect_and_is_the_same_again(memory
     assert crash(memory, []).fuses[0].effects == effects
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+BEFORE_AND_AFTER = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+
+
+@pytest.mark.full
+@BEFORE_AND_AFTER
 @pytest.mark.parametrize("share", range(SHARES))
 def test_a_crash_at_any_side_effect(memory: Path, effects: list[str], share: int, after: bool) -> None:
-    for at in range(1 + share, len(effects) + 1, SHARES):
+    crash_at_each(memory, effects, after, range(1 + share, len(effects) + 1, SHARES))
+
+
+@BEFORE_AND_AFTER
+def test_a_crash_at_the_first_and_the_last_side_effect_of_each_kind(
+    memory: Path, effects: list[str], after: bool
+) -> None:
+    """Those of a kind in between are shared out: a crash before every eighth side effect, after every eighth of the others."""
+    some = range(4 if after else 8, len(effects) + 1, 8)
+    first = {effects.index(kind) + 1 for kind in KINDS}
+    last = {len(effects) - effects[::-1].index(kind) for kind in KINDS}
+    crash_at_each(memory, effects, after, sorted({*some, *first, *last}))
+
+
+def crash_at_each(memory: Path, effects: list[str], after: bool, points: Iterable[int]) -> None:
+    """One run for each of these side effects, counted from 1, at which the first life ends."""
+    for at in points:
         where = f"cut {'after' if after else 'before'} side effect {at}, {effects[at - 1]!r}"
         root = memory / str(at)
         root.mkdir()
@@ -76,11 +97,7 @@ def test_a_controller_that_answers_before_it_is_durable_is_found_out(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "Loop", _Hasty)
-    wrong = 0
-    for at in range(8, 32):
-        (root := memory / str(at)).mkdir()
-        try:
+    with pytest.raises((AssertionError, TimeoutError)):
+        for at in range(8, 32):
+            (root := memory / str(at)).mkdir()
             crash(root, [at])
-        except (AssertionError, TimeoutError):
-            wrong += 1
-    assert wrong

@@ -147,6 +147,7 @@ def test_an_agent_that_hangs_is_noticed_and_its_job_goes_on_elsewhere(hosts: Hos
     ends_right(hosts, job, expected)
 
 
+@pytest.mark.full
 def test_an_agent_that_wakes_in_time_keeps_its_job(hosts: Hosts, expected: Outcome) -> None:
     job, host = begin(hosts, every_s=SOON_S)
     hosts.stopped = [pid for pid in [hosts.agent(host)] if pid]

@@ -22,6 +22,8 @@ from tidewright.checkpoint.protocol import GangImage, RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on, check_grows
 
 pytestmark = pytest.mark.processes
+PAUSES_S = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16)
+"""From the begin of a dump to the end of the agent that makes it."""
 
 
 @pytest.fixture
@@ -181,11 +183,12 @@ CriuDriver("a", criu).dump([handle], Path(sys.argv[3]), leave_running=False)
 """
 
 
-def test_the_successor_of_a_killed_agent_may_dump_at_once(site: Site, tmp_path: Path):
+@pytest.mark.parametrize("pauses", [PAUSES_S[::3], pytest.param(PAUSES_S, marks=pytest.mark.full)], ids=["some", "all"])
+def test_the_successor_of_a_killed_agent_may_dump_at_once(site: Site, tmp_path: Path, pauses: tuple[float, ...]):
     """CRIU of the first must be gone, with all its helpers, before that of the second touches the rank."""
     gang = site.start()
     known = [msgspec.json.encode(each).decode() for each in (gang.ranks[0], site.criu)]
-    for pause in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16):
+    for pause in pauses:
         arguments = [sys.executable, "-c", DUMPER, *known, str(tmp_path / "images")]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE) as agent:
             assert agent.stdout is not None and agent.stdout.readline() == b"now\n"

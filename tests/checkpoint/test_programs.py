@@ -13,6 +13,7 @@ import pytest
 
 from tests.checkpoint.programs import BAD, GOOD, LOOP
 from tests.checkpoint.site import ENV, Site
+from tests.sizes import examples
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.cgroup import wait_until
 from tidewright.checkpoint.criu.blockers import connected
@@ -85,7 +86,7 @@ def test_a_pending_connection_is_accepted_before_the_save(site: Site, tmp_path: 
     visitors = threading.Thread(target=knock)
     visitors.start()
     try:
-        for number in range(10):
+        for number in range(examples(10)):
             place = tmp_path / str(number)
             place.mkdir()
             site.driver("a").dump(gang.ranks, place, leave_running=True)

@@ -28,6 +28,8 @@ from tidewright.checkpoint.processes import stat
 from tidewright.checkpoint.protocol import RestorePlacement
 from tidewright.testing.checkpoint import check_goes_on
 
+QUICK = ("pool", "sockets", "locks", "files")
+"""What make test has time for: that which a process shares with others. Over a move all are tried (test_programs.py)."""
 pytestmark = pytest.mark.processes
 
 TALK = """
@@ -110,7 +112,9 @@ def same_but(last: list[Any], first: list[Any]) -> None:
     assert (last[1:3], last[3]) == (first[1:3], []), (first, last)
 
 
-@pytest.mark.parametrize("what", GOOD)
+@pytest.mark.parametrize(
+    "what", [what if what in QUICK else pytest.param(what, marks=pytest.mark.full) for what in GOOD]
+)
 def test_kept_over_images_that_run_on(site: Site, tmp_path: Path, what: str):
     (tmp_path / "read-only").write_text("first\nsecond\n")
     gang = site.start(command=python(GOOD[what] + LOOP))

@@ -153,7 +153,7 @@ def test_no_row_of_anybody_is_lost(site: Site, tmp_path: Path, mode: str):
     gang = site.start(command=python(COMMITS, str(path), "rank"))
     driver = site.driver("a")
     with other(path) as writer:
-        for _ in range(3):
+        for _ in range(2):
             check_goes_on(lambda: len(site.output("a")), "before the save")
             image = driver.save(gang)
             assert entry_of(Path(image.location) / "0", path)["shared"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import command
+from tests.command import Finished
 from tests.criu_here import criu_here
 from tidewright.checkpoint.criu.driver import Criu
 
@@ -20,21 +21,13 @@ pytestmark = [
     pytest.mark.skipif(not isinstance(FOUND, Criu), reason=f"no full images here: {FOUND}"),
 ]
 HOLD = "import os, time; held = os.urandom(20 << 20); print('up', flush=True); time.sleep(600)"
-Tide = Callable[..., subprocess.CompletedProcess[str]]
+Tide = Callable[..., Finished]
 
 
 @pytest.fixture
 def tide(tmp_path: Path) -> Iterator[Tide]:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [
-            sys.executable,
-            "-c",
-            "from tidewright.cli import main; main()",
-            "--state",
-            str(tmp_path / "s"),
-            *arguments,
-        ]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    def run(*arguments: str) -> Finished:
+        return command.tide(tmp_path / "s", *arguments, cwd=tmp_path)
 
     yield run
     run("down", "--jobs")

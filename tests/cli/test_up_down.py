@@ -5,28 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import command
+from tests.command import Finished
 from tidewright.app.start import controller_pid
 
 pytestmark = pytest.mark.processes
 
 
 class Real:
-    """Types real ``tide`` commands."""
+    """Types ``tide`` commands at real daemons."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-c", "from tidewright.cli import main; main()", "--state", str(self.state), *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=self.state.parent)
+    def __call__(self, *arguments: str) -> Finished:
+        return command.tide(self.state, *arguments, cwd=self.state.parent)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.devices.test_devices import H100, PaperDriver
+from tests.sizes import unshrunk
 from tidewright.base.errors import UsageError
 from tidewright.devices import cpu, fake, nvidia, share_grants
 from tidewright.devices.protocol import COUNTED_ONLY, ShareGrant, ShareMeans, Slice
@@ -77,7 +78,7 @@ def test_best_effort_and_frozen_holders_have_no_compute_set_aside() -> None:
 def test_the_kit_finds_a_table_that_is_wrong(broken: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, function in broken.items():
         monkeypatch.setattr(ShareTable, name, function)
-    with pytest.raises((AssertionError, KeyError)):
+    with unshrunk(), pytest.raises((AssertionError, KeyError)):
         check_shares(lambda: fake.FakeBackend("n1", 2), examples=60)
 
 
@@ -93,7 +94,7 @@ def test_the_kit_finds_a_grant_that_does_not_say_how_it_is_enforced(
     wrong: ShareGrant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake, "gpu_grant", lambda *rest: wrong)
-    with pytest.raises(AssertionError):
+    with unshrunk(), pytest.raises(AssertionError):
         check_shares(lambda: fake.FakeBackend("n1", 2))
 
 

@@ -19,6 +19,8 @@ from tidewright.plan.render import remedy, render
 from tidewright.testing.swarm import Swarm
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 SEEDS = st.integers(min_value=0, max_value=2**32)
 
 
@@ -191,7 +193,7 @@ class ArraySwarm(Swarm):
         return super()._surprise()
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=examples(12), deadline=None, derandomize=True)
 @given(seed=SEEDS)
 def test_in_a_hostile_world_every_member_ends_and_the_journal_says_the_same_again(seed: int) -> None:
     swarm = ArraySwarm(seed)

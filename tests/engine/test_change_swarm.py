@@ -25,7 +25,7 @@ def test_every_accepted_job_ends_once(seed: int, steps: int) -> None:
     assert swarm.engine.book.board.held_milli() == swarm.engine.book.phys.held_milli() == 0
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=examples(12), deadline=None, derandomize=True)
 @given(seed=SEEDS, cut=st.integers(min_value=1, max_value=80))
 def test_after_a_crash_snapshot_and_journal_say_the_same(seed: int, cut: int) -> None:
     swarm = ChangeSwarm(seed)

@@ -25,6 +25,8 @@ from tidewright.testing.explainer import explain
 from tidewright.testing.swarm_clients import ClientSwarm
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 
 def runtime(pool: Worldlet, **fields) -> int:
     given = {"name": "vision", "kind": "runtime", "preempt": "requeue", "user": "ada", **fields}
@@ -346,7 +348,7 @@ def test_no_policy_touches_a_client(policy: str) -> None:
 def test_in_a_hostile_world_clients_are_beside_their_runtimes_or_wait() -> None:
     """That they are is among the invariants checked after every step (engine.check)."""
     ran = 0
-    for seed in range(40, 80):
+    for seed in range(40, 40 + examples(40)):
         swarm = ClientSwarm(seed)
         for _ in range(15):
             swarm.run(10)
@@ -356,4 +358,4 @@ def test_in_a_hostile_world_clients_are_beside_their_runtimes_or_wait() -> None:
         assert swarm.engine.book.phys.held_milli() == 0
         again = replay(swarm.journal.records, swarm.engine.settings)
         assert again.snapshot() == swarm.engine.snapshot()
-    assert ran > 40, "hardly a client ran: the test shows nothing"
+    assert ran > examples(40), "hardly a client ran: the test shows nothing"

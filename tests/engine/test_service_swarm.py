@@ -5,10 +5,12 @@ from __future__ import annotations
 from tidewright.drive.replay import replay
 from tidewright.testing.swarm_services import ServiceSwarm
 
+from ..sizes import examples
+
 
 def test_in_a_hostile_world_services_stay_sound_and_end() -> None:
     ended = started = 0
-    for seed in range(12):
+    for seed in range(4, 4 + examples(12)):
         swarm = ServiceSwarm(seed)
         try:
             swarm.run(150)
@@ -20,4 +22,4 @@ def test_in_a_hostile_world_services_stay_sound_and_end() -> None:
         except BaseException as error:
             raise AssertionError(f"reproduce with ServiceSwarm({seed}).run(150) then settle()") from error
         ended, started = ended + swarm.replicas, started + swarm.from_images
-    assert ended > 60 and started > 2, f"{ended} replicas, {started} from images: the test shows nothing"
+    assert ended > examples(60) and started > 2, f"{ended} replicas, {started} from images: the test shows nothing"

@@ -21,6 +21,8 @@ from tidewright.model.service import ServiceSpec, problems
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 
 def world(devices: int = 8, policy: str = "sla") -> Worldlet:
     return Worldlet(1, devices, make(policy), live_settings(check_every=1), full=True)
@@ -230,7 +232,7 @@ acts = st.lists(
 
 
 @given(todo=acts)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_whatever_happens_it_comes_to_what_is_wanted(todo: list[tuple[str, int]]) -> None:
     pool = world(devices=6)
     deploy(pool, service(0, 5))

@@ -19,6 +19,8 @@ from tidewright.plan.plan import Plan, Wake
 from tidewright.policy.registry import make, policies
 from tidewright.testing.worldlet import Worldlet
 
+from ..sizes import examples
+
 BEGIN = (Start, Resume, Migrate, Resize)
 STEPS = 70
 ACTS = (
@@ -136,7 +138,7 @@ def standstills(policy: str, seeds: range) -> list[str]:
 
 @pytest.mark.parametrize("policy", sorted(policies.names()))
 def test_after_anything_a_plan_made_now_would_begin_nothing_more(policy: str) -> None:
-    assert not standstills(policy, range(8))
+    assert not standstills(policy, range(examples(8)))
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def wait_until_importing_torch(pid: int) -> str:
     """The handler is set before torch is imported, so seeing torch mapped means that SIGTERM is handled."""
     maps = Path(f"/proc/{pid}/maps")
     while "libtorch" not in maps.read_text():
-        os.sched_yield()
+        time.sleep(0.002)
     return ""
 
 

@@ -93,7 +93,7 @@ ANY = {
 }  # fmt: skip
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=examples(10), deadline=None, derandomize=True)
 @given(**ANY)
 def test_jobs_in_any_state_can_be_foretold(seed: int, policy: str) -> None:
     """A job that never starts is looked for until time is up, which is short here."""

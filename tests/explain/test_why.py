@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidewright.base.units import MINUTE
 from tidewright.engine import events as ev
 from tidewright.engine.requests.amend import amend
-from tidewright.engine.settings import live_settings
+from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.explain.ahead import ahead_of
 from tidewright.explain.requests import amended
 from tidewright.explain.trial import settle, starts
@@ -44,7 +44,9 @@ def why(busy: Worldlet, job: int):
 def busy_pool(seed: int, policy: str) -> tuple[Worldlet, list[int]]:
     """A pool in use, and jobs that wait for it."""
     dice = random.Random(seed)
-    busy = world(policy)
+    busy = world(
+        policy, settings=EngineSettings(check_every=1000)
+    )  # what is tried here is not the book, hundreds of forks of it
     jobs = []
     for _ in range(dice.randrange(4, 12)):
         devices = dice.choice((1, 2, 4, 8, 16))

@@ -34,10 +34,12 @@ NAME_REFERENCES: Mapping[str, tuple[str, ...]] = {
     "Role": ("rules/resourceNames",), "ClusterRole": ("rules/resourceNames",),
 }  # fmt: skip
 """Fields that kustomize takes for names of ConfigMaps, by the kind that has them: it looks at no ``resources`` beside them."""
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The quick one where PyYAML was built with it."""
 
 
 def documents(path: Path) -> list[Object]:
-    return [one for one in yaml.safe_load_all(path.read_text()) if one is not None]
+    return [one for one in yaml.load_all(path.read_text(), LOADER) if one is not None]
 
 
 def kustomization(folder: Path) -> Object:
@@ -125,7 +127,7 @@ def really_composed(folder: Path) -> list[Object]:
     """By kustomize itself."""
     done = subprocess.run([*real_kustomize(), str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one is not None]
+    return [one for one in yaml.load_all(done.stdout, LOADER) if one is not None]
 
 
 def _composed(folder: Path) -> list[Object]:

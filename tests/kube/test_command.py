@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import here
 from tests.kube.extending import until
 from tests.kube.objects import node, placed
 from tidewright.app.kube.cluster import read_token
@@ -34,12 +35,9 @@ def kubeconfig(path: Path, server: str, **user: object) -> Path:
 
 
 async def tide(*words: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        TIDE, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    """A command that asks and ends, beside what serves it here."""
+    done = await asyncio.to_thread(here, *words)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_inspect_and_extender_from_the_command_line(tmp_path: Path) -> None:

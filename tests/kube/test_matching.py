@@ -27,7 +27,7 @@ from tidewright.kube.objects import names
 from tidewright.kube.objects.metadata import Json
 from tidewright.kube.objects.pod_request import marks, read_gpu_assignment, read_pod_request
 
-from ..sizes import examples
+from ..sizes import examples, seeds
 
 SIZE = 15
 
@@ -177,7 +177,7 @@ def test_every_pod_of_a_valid_book_gets_a_slot_whatever_the_orders(sizes: list[i
     assert world.real() == world.booked()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_few_pods_are_refused_though_corrections_are_late(seed: int) -> None:
     """A matcher that refuses to be safe would over-commit nothing, and be of no use."""
     rng = random.Random(seed)

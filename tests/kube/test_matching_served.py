@@ -321,7 +321,7 @@ def test_a_pod_that_nobody_chose_a_gpu_for_is_refused_where_nobody_waits(monkeyp
     run(scene)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_extender_plugin_and_kubelet_agree_whatever_the_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bursts of few sizes bound in parallel, admitted in any order, deleted when annotations are true; a plugin that
     forgets all it knows."""

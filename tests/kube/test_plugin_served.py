@@ -541,7 +541,7 @@ def test_only_pods_of_this_node_are_asked_for() -> None:
     run(scene)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in (2, 3))])
 def test_whatever_comes_and_goes_no_container_gets_anothers_gpu(seed: int) -> None:
     """Pods of few sizes, admitted in any order, restarted, ended; kubelet, watches and API server break off meanwhile."""
 

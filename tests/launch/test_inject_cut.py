@@ -92,6 +92,7 @@ def until_cut(gang: Gang, more: Callable[[], bool] = lambda: True) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.full
 def test_ranks_that_were_released_twice_build_their_connections_once(endless: Gang) -> None:
     """The first waits for the second, which is stopped; meanwhile a cut fails and lets both go again."""
     for _ in range(3):

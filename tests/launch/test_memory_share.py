@@ -112,6 +112,7 @@ def test_a_torch_that_is_otherwise_costs_a_line_and_not_the_program(stub: Path) 
     assert done.stdout == "runs\n" and "memory limit could not be set" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.processes
 def test_the_installed_torch_has_the_limit_queued_for_the_moment_cuda_is_used(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.command import tide
 from tidewright.base.errors import TideError
 from tidewright.checkpoint.processes import PROC, send
 from tidewright.wire.api import JobView
@@ -124,8 +125,7 @@ class Site:
         self.until(lambda: len([node for node in self.client().nodes().nodes if node.state == "up"]) == machines)
 
     def tide(self, *arguments: str) -> str:
-        argv = [sys.executable, "-c", "from tidewright.cli import main; main()", "--state", str(self.state), *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=self.root, check=False)
+        done = tide(self.state, *arguments, cwd=self.root)
         assert done.returncode == 0, done.stdout + done.stderr + self.story()
         return done.stdout
 

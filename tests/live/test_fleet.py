@@ -13,6 +13,7 @@ from tidewright.engine import events as ev
 from tidewright.live.api.views import live_job
 from tidewright.wire.agent import ImageReport, JobReport, StopArgs
 
+from ..sizes import seeds
 from . import virtual
 from .fleet import Fleet, Site
 
@@ -297,7 +298,7 @@ def test_images_of_jobs_that_ended_while_a_node_was_away_are_dropped_when_it_is_
     play(body)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_whatever_happens_every_job_ends_and_nothing_is_left(seed: int) -> None:
     """Random moves, holds, deaths, partitions, failing dumps and restores, and controllers that forget everything."""
 

@@ -69,7 +69,7 @@ def test_replicas_answer_and_training_runs_while_the_controller_is_away(lent: Le
 
 
 @pytest.mark.parametrize(
-    "after_s", [0.02, pytest.param(0.0, marks=pytest.mark.full), pytest.param(0.1, marks=pytest.mark.full), 0.3]
+    "after_s", [0.02, *(pytest.param(seconds, marks=pytest.mark.full) for seconds in (0.0, 0.1, 0.3))]
 )
 def test_a_controller_killed_while_devices_are_taken_back_goes_on_with_it(lent: Lent, after_s: float) -> None:
     lent.deploy(1, 2)

@@ -124,6 +124,7 @@ def test_replicas_start_from_the_image_of_the_first(served: Served) -> None:
     assert set(others) < set(served.jobs()) and served.ask() not in drawn
 
 
+@pytest.mark.full
 def test_a_service_that_was_scaled_to_none_starts_from_the_image(served: Served) -> None:
     served.deploy(0, 1)
     served.until(lambda: served.view().image == "ready" and served.view().running == 1)

@@ -28,7 +28,9 @@ def fill(pool_board: Board, *used: int) -> None:
             pool_board.acquire((Part(node, (1 << count) - 1),))
 
 
-@given(view=views(), count=st.integers(1, 40), mode=st.sampled_from(["consolidate", "one-node", "any"]))
+@given(
+    view=views(), count=st.integers(1, 3) | st.integers(1, 40), mode=st.sampled_from(["consolidate", "one-node", "any"])
+)
 @settings(max_examples=examples(100), deadline=None)
 def test_what_is_found_is_free_and_has_the_shape_asked_for(view, count, mode):
     scratch = view.board()

@@ -19,6 +19,7 @@ from tidewright.testing.causes import within
 from tidewright.testing.swarm import Swarm
 
 SOURCE = Path(__file__).parents[2] / "src" / "tidewright"
+CODE = re.compile(r"Code\.[A-Z_]+")
 EXAMPLE = {str: "x", int: 3, Cause: Code.NO_ANSWER(), tuple: ("x",)}
 
 
@@ -31,8 +32,11 @@ def calls() -> list[tuple[str, Code, int]]:
     return [
         (f"{path.name}:{node.lineno}", Code[ast.unparse(node.func)[5:]], len(node.args))
         for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and re.fullmatch(r"Code\.[A-Z_]+", ast.unparse(node.func))
+        if "Code." in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and CODE.fullmatch(ast.unparse(node.func))
     ]
 
 

@@ -11,6 +11,8 @@ from tidewright.sim.run import Options, simulate
 from tidewright.sim.trace import make_trace
 from tidewright.sim.traces import load_trace
 
+from ..sizes import examples
+
 SIZES = "sizes=1:0.6/2:0.1/4:0.15/8:0.13"
 
 
@@ -28,7 +30,7 @@ def per_run_hour(result, trace) -> float:
     return result.preemptions / (trace.duration.sum() / HOUR)
 
 
-def identical(tier: int, hours: float, gap_s: float = 0.0, jobs: int = 410):
+def identical(tier: int, hours: float, gap_s: float = 0.0, jobs: int = examples(400)):
     columns = np.arange(jobs) * gap_s, np.full(jobs, hours * 3600.0), np.ones(jobs, dtype=np.int64)
     return make_trace("identical", *columns, tier=np.full(jobs, tier, np.int8))
 
@@ -40,13 +42,13 @@ def test_identical_jobs_run_one_after_the_other(tier, hours):
 
 
 def test_identical_jobs_that_keep_coming_are_seldom_preempted():
-    trace = identical(1, 2.0, gap_s=300.0, jobs=300)
+    trace = identical(1, 2.0, gap_s=300.0, jobs=examples(300))
     assert per_run_hour(run("sla", trace, "2x8"), trace) < 0.1
 
 
 @pytest.mark.parametrize("tier", ["standard", "premium"])
 def test_more_promises_than_the_pool_can_keep_are_kept_as_well_as_by_any_other_policy(tier):
-    trace = load_trace(f"synthetic:jobs=250,load=1.5,seed=1,max=4h,tiers={tier}:1,{SIZES}", 32)
+    trace = load_trace(f"synthetic:jobs=150,load=1.5,seed=1,max=4h,tiers={tier}:1,{SIZES}", 32)
     results = {policy: run(policy, trace, "4x8") for policy in ("sla", "srtf", "las")}
     count, work = kept(results["sla"])
     assert count >= max(kept(results[name])[0] for name in ("srtf", "las")) - 0.01

@@ -117,11 +117,11 @@ def test_a_policy_with_a_memory_passes_the_kit() -> None:
 
 
 def test_what_a_policy_remembers_is_journaled_and_in_forks() -> None:
-    trace = synthetic("jobs=20,load=1.5,max=20m,seed=3", 16)
+    trace = synthetic("jobs=12,load=1.5,max=20m,seed=5", 16)
     kept = []
     simulation = Simulation(trace, (*pool(1, kind="a"), *pool(1, kind="b")), RoundRobin(), recorder=kept)
     result = simulation.run()
-    assert result.completed == 20
+    assert result.completed == 12
     name, data = simulation.engine.book.policy_state
     turn = msgspec.msgpack.decode(data, type=Remembered).turn
     assert name == "round-robin" and turn == simulation.planning_rounds
@@ -136,12 +136,12 @@ def test_what_a_policy_remembers_is_journaled_and_in_forks() -> None:
 
 def test_a_policy_reads_what_it_remembered_after_a_restart_in_between() -> None:
     """The same commands from an engine that was a snapshot half way through."""
-    trace = synthetic("jobs=20,load=1.5,max=20m,seed=3", 16)
+    trace = synthetic("jobs=12,load=1.5,max=20m,seed=5", 16)
     nodes = (*pool(1, kind="a"), *pool(1, kind="b"))
     whole, halves = [], []
     Simulation(trace, nodes, RoundRobin(), recorder=whole).run()
     simulation = Simulation(trace, nodes, RoundRobin(), recorder=halves)
-    for _ in range(40):
+    for _ in range(20):
         now = simulation.next_instant()
         assert now is not None
         simulation.turn(now)

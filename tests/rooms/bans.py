@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from .house import Source
+from .house import Source, nodes
 
 QUIET_ROOMS = ("base", "model", "plan", "estimate", "placement", "policy", "engine", "drive", "sim", "serve")
 LOOPS_AND_EDGES = (
@@ -53,8 +53,8 @@ def banned(source: Source) -> list[str]:
     """Every violation of a file, as ``path:line what``."""
     tree = source.tree()
     aliases = _aliases(tree)
-    seeded = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and (node.args or node.keywords)}
-    bare = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} - seeded
+    seeded = {id(node.func) for node in nodes(tree) if isinstance(node, ast.Call) and (node.args or node.keywords)}
+    bare = {id(node.func) for node in nodes(tree) if isinstance(node, ast.Call)} - seeded
     found = [*_module_uses(tree), *_name_uses(tree, aliases, bare), *_calls(tree), *_set_walks(tree)]
     kept = sorted({(line, what) for line, what in found if (source.path, what) not in EXCEPTIONS})
     return [f"{source.path}:{line} {what}" for line, what in kept]
@@ -63,7 +63,7 @@ def banned(source: Source) -> list[str]:
 def _aliases(tree: ast.AST) -> dict[str, str]:
     """Local name to the dotted name it stands for."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 names[alias.asname or alias.name.split(".")[0]] = (
@@ -84,7 +84,7 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
 
 
 def _module_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (
                 (node.lineno, f"import {alias.name}") for alias in node.names if alias.name.split(".")[0] in MODULES
@@ -94,7 +94,7 @@ def _module_uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _name_uses(tree: ast.AST, aliases: dict[str, str], bare: set[int]) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         name = _dotted(node, aliases)
@@ -110,7 +110,7 @@ def _is_prefix_of_seeded(name: str) -> bool:
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in BUILTINS:
                 yield node.lineno, f"{node.func.id}()"
@@ -120,7 +120,7 @@ def _calls(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def _set_walks(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Loops over what is visibly a set: a literal, ``set(...)``, an annotated name, or an operation on such."""
-    attributes = {name for name in _known_sets(ast.walk(tree), set()) if "." in name}
+    attributes = {name for name in _known_sets(nodes(tree), set()) if "." in name}
     yield from _scope_walks(tree, attributes, tree)
 
 
@@ -158,7 +158,7 @@ def _walked(node: ast.AST) -> list[ast.expr]:
 
 def _harmless(node: ast.AST, tree: ast.AST) -> bool:
     """A comprehension that only feeds an operation whose result no order can change (or that builds a set again)."""
-    for outer in ast.walk(tree):
+    for outer in nodes(tree):
         if isinstance(outer, ast.SetComp) and node in outer.generators:
             return True
         if isinstance(outer, ast.Call) and isinstance(outer.func, ast.Name) and outer.args:
@@ -169,10 +169,10 @@ def _harmless(node: ast.AST, tree: ast.AST) -> bool:
     return False
 
 
-def _known_sets(nodes: Iterable[ast.AST], inherited: set[str]) -> set[str]:
-    """Names and dotted attributes that are annotated as sets or assigned a set among ``nodes``."""
+def _known_sets(among: Iterable[ast.AST], inherited: set[str]) -> set[str]:
+    """Names and dotted attributes that are annotated as sets or assigned a set, ``among`` some nodes."""
     known: set[str] = set()
-    for node in nodes:
+    for node in among:
         if isinstance(node, ast.AnnAssign) and _is_set_type(node.annotation):
             known.add(ast.unparse(node.target))
         elif isinstance(node, ast.arg) and node.annotation is not None and _is_set_type(node.annotation):

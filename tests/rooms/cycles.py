@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from .house import Source
+from .house import Source, nodes
 
 _NAMED = re.compile(r"tidewright(\.\w+)+")
 _BESIDE = re.compile(r"\w+\.py")
@@ -28,7 +28,7 @@ def graph(sources: Iterable[Source]) -> dict[str, set[str]]:
 def _imported(source: Source, known: frozenset[str]) -> set[str]:
     found: set[str] = set()
     package = source.path.split("/")[:-1]
-    for node in ast.walk(source.tree()):
+    for node in nodes(source.tree()):
         if isinstance(node, ast.Import):
             found |= {name for alias in node.names if (name := _within(alias.name)) in known}
         elif isinstance(node, ast.ImportFrom):

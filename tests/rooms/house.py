@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,7 +65,19 @@ class Source:
 
 @cache
 def _parse(text: str, path: str) -> ast.Module:
-    return ast.parse(text, path)
+    """Trees stay until the end: looking through all of them for garbage with each new one takes longer than parsing."""
+    gc.disable()
+    try:
+        return ast.parse(text, path)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree, as ``ast.walk`` finds them."""
+    return tuple(ast.walk(tree))
 
 
 def rooms() -> list[str]:

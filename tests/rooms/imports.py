@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from .house import LAZY_NAMES, WIDEST, Source
 
@@ -23,19 +24,23 @@ class Import:
     lazy: bool
 
 
-def imports(source: Source) -> list[Import]:
+@cache
+def imports(source: Source) -> tuple[Import, ...]:
     """Every import of a file: statements at any depth, TYPE_CHECKING blocks, and ``import_module`` of a literal."""
     found: list[Import] = []
     for node, inside in _walk(source.tree(), False):
         found.extend(Import(module, node.lineno, inside) for module in _modules(node, source.path))
-    return found
+    return tuple(found)
 
 
 def _walk(node: ast.AST, inside: bool) -> Iterator[tuple[ast.AST, bool]]:
-    yield node, inside
-    deeper = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    for child in ast.iter_child_nodes(node):
-        yield from _walk(child, deeper)
+    """Every node below, and whether it lies in a function."""
+    todo = [(node, inside)]
+    while todo:
+        node, inside = todo.pop()
+        yield node, inside
+        deeper = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        todo.extend((child, deeper) for child in ast.iter_child_nodes(node))
 
 
 def _modules(node: ast.AST, path: str) -> Iterable[str]:

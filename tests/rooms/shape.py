@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from functools import cache
 from statistics import median
 
 from .house import Source
@@ -30,6 +31,7 @@ def overfull(sources: Iterable[Source]) -> list[str]:
     ]
 
 
+@cache
 def sizes(source: Source) -> dict[str, int]:
     """Lines of the file under its path, and of each function under ``path:qualified.name``."""
     found = {source.path: source.text.count("\n") + (not source.text.endswith("\n"))}
@@ -44,7 +46,7 @@ def _functions(node: ast.AST, prefix: str, found: dict[str, int]) -> None:
             if not isinstance(child, ast.ClassDef):
                 found[name] = (child.end_lineno or child.lineno) - child.lineno + 1
             _functions(child, f"{name}.", found)
-        else:
+        elif not isinstance(child, ast.expr):
             _functions(child, prefix, found)
 
 

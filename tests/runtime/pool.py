@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.command import tide
 
 
 @dataclass
@@ -16,10 +16,7 @@ class Pool:
 
     def tide(self, *arguments: str, code: int = 0) -> str:
         """What ``tide`` prints, on both streams. Raises AssertionError on another exit code."""
-        program = ("-c", "from tidewright.cli import main; main()", "--state", str(self.state))
-        done = subprocess.run(
-            [sys.executable, *program, *arguments], capture_output=True, text=True, check=False, timeout=60
-        )
+        done = tide(self.state, *arguments)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -14,6 +14,8 @@ from tidewright.sim.run import Options, Simulation
 from tidewright.sim.trace import make_trace
 from tidewright.sim.traces import load_trace
 
+from ..sizes import examples
+
 
 def ends(policy: str, cluster: str, *rows: tuple[int, int, int]) -> list[float]:
     """When each (submit s, duration s, devices) ends, seconds, with free moves."""
@@ -42,7 +44,7 @@ def test_srtf_by_hand() -> None:
     assert ends("srtf", "1x1", (0, 100, 1), (10, 20, 1), (15, 5, 1)) == [125, 35, 20]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(st.sampled_from(policies.names()), st.integers(0, 2**32), st.sampled_from([0.7, 1.3]))
 def test_every_policy_ends_every_job_once(policy: str, seed: int, load: float) -> None:
     trace = load_trace(f"synthetic:jobs=80,load={load},seed={seed},max=30m,sizes=1:6/2:2/4:1/8:1,elastic=0.3", 16)

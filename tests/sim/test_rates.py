@@ -70,8 +70,8 @@ def test_fifo_on_two_kinds_with_phases_is_that_by_hand(seed: int) -> None:
 def test_the_ledger_and_the_world_agree_on_phases_through_preemptions() -> None:
     """What the engine holds a job to have done when it ends is what it had to do, however often it was moved."""
     dice = np.random.Generator(np.random.PCG64(9))
-    count = 120
-    submit = np.sort(dice.integers(0, 40_000, count)).astype(float)
+    count = 60
+    submit = np.sort(dice.integers(0, 20_000, count)).astype(float)
     lengths = dice.integers(60, 9000, (count, 2)).astype(float)
     phases = tuple((Phase("a", int(first * SECOND)), Phase("b")) for first, _ in lengths)
     trace = make_trace(

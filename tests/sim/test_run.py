@@ -25,6 +25,7 @@ from tidewright.sim.run import Options, Simulation, simulate
 from tidewright.sim.trace import Trace, make_trace
 from tidewright.sim.traces import load_trace
 
+from ..sizes import examples
 from .planners import Churn, FirstCome
 
 
@@ -133,7 +134,7 @@ def test_a_policy_that_spins_is_caught() -> None:
         simulate(jobs((0, 10, 1)), load_cluster("1x1"), Fidget(), Options(costs=FREE))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     st.integers(0, 2**32),
     st.floats(0.0, 0.6),
@@ -154,7 +155,9 @@ def test_every_job_ends_once_and_the_accounts_agree(
         launch_failure=0.05 if faulty else 0.0,
         slow_answer=0.1 if faulty else 0.0,
     )
-    trace = load_trace(f"synthetic:jobs=60,load=1.2,seed={seed},max=20m,sizes=1:4/2:2/4:1/8:1,elastic=0.5", 16)
+    trace = load_trace(
+        f"synthetic:jobs={examples(60)},load=1.2,seed={seed},max=20m,sizes=1:4/2:2/4:1/8:1,elastic=0.5", 16
+    )
     options = Options(costs=costs, faults=faults, think_us=think_us, horizon_us=2000 * HOUR)
     simulation = Simulation(trace, load_cluster("4x4"), Churn(seed, busy), options)
     result = simulation.run()
@@ -190,8 +193,8 @@ class Tape:
     def __init__(self): self.hash = hashlib.sha256()
     def append(self, record): self.hash.update(record)
 tape = Tape()
-faults = FaultSettings(node_mtbf_us=7_200_000_000, rank_mtbf_us=10_000_000_000, suspend_failure=0.1, slow_answer=0.1)
-trace = load_trace("synthetic:jobs=150,load=1.2,seed=4,max=1h,elastic=0.5", 16)
+faults = FaultSettings(node_mtbf_us=2_400_000_000, rank_mtbf_us=3_000_000_000, suspend_failure=0.1, slow_answer=0.1)
+trace = load_trace("synthetic:jobs=40,load=1.2,seed=4,max=20m,elastic=0.5", 16)
 result = Simulation(trace, load_cluster("4x4"), Churn(4, 0.2), Options(faults=faults), tape).run()
 print(tape.hash.hexdigest(), hashlib.sha256(to_json([result])).hexdigest())
 """

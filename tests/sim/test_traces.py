@@ -14,7 +14,7 @@ from tidewright.base.units import SECOND
 from tidewright.model.job import problems
 from tidewright.sim.trace import head, with_estimates
 from tidewright.sim.trace_csv import SHOWN, parse
-from tidewright.sim.traces import load_trace
+from tidewright.sim.traces import load_trace, registry
 
 from ..sizes import examples
 
@@ -113,6 +113,8 @@ def test_philly_is_whole_and_sorted() -> None:
     assert int(trace.duration.max()) == 4_628_226 * SECOND
     assert int(trace.duration.sum()) // SECOND == 1_080_390_950
     assert len(head(trace, 10)) == len(load_trace("philly:10", 480)) == 10
+    with pytest.raises(ValueError, match="read-only"):
+        trace.submit[0] = 1  # it is read once, and others are made of it
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -155,6 +157,7 @@ def test_every_unreadable_option_is_named() -> None:
 
 
 def test_unknown_traces_and_missing_files_say_what_there_is() -> None:
+    assert "philly" in registry and "phily" not in registry
     with pytest.raises(UsageError, match="did you mean 'philly'"):
         load_trace("phily", 8)
     with pytest.raises(UsageError, match="No such file"):

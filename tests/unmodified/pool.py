@@ -7,13 +7,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.agent.agent_bench import groups
+from tests.command import tide
 from tests.unmodified.harness import LIMIT_S, SLOTS_IN_ALL, Outcome, read, user_environment
 from tests.unmodified.programs import Program
 from tidewright.base.errors import TideError
@@ -69,8 +69,7 @@ class Pool:
 
     def tide(self, *arguments: str) -> str:
         """A command as a user types it; what it printed. Raises AssertionError when it fails."""
-        argv = [sys.executable, "-c", "from tidewright.cli import main; main()", "--state", str(self.state), *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=self.root, check=False)
+        done = tide(self.state, *arguments, cwd=self.root)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

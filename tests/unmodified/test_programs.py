@@ -18,9 +18,9 @@ CRIU = criu_here()
 full_images = pytest.mark.skipif(not isinstance(CRIU, Criu), reason=f"no full images here: {CRIU}")
 
 CASES = [(program, world) for program in PROGRAMS for world in program.ranks]
-QUICK = {("mesh_2d", 2): 1, ("tcp_pairs", 1): 3}
-"""What make test has time for, and how many events: subgroups and messages, and TCP of a program's own. Files: tests/agent,
-tests/checkpoint; ranks that are moved after they were: tests/unmodified/test_spread.py."""
+QUICK = {("tcp_pairs", 1): 3}
+"""What make test has time for, and how many events: TCP of a program's own. Files: tests/agent, tests/checkpoint; ranks of
+PyTorch that are moved: tests/unmodified/test_spread.py; those that are cut as they train: tests/launch/test_inject_cut.py."""
 MANY = 20
 LONGER = 4
 """So many times a program's usual steps leave room for several events."""

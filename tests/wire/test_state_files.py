@@ -8,10 +8,12 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from tests.sizes import matrix
 from tidewright.agent.layout import AgentLayout
 from tidewright.app import health
 from tidewright.app.settings import load_settings
@@ -139,8 +141,13 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize("name", [*FILES, "agent.lock"])
-@pytest.mark.parametrize("kind", ["link of hers", "link of his own", "second name"])
+KINDS = ("link of hers", "link of his own", "second name")
+NUMBERED = product(enumerate((*FILES, "agent.lock")), enumerate(KINDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), matrix(((name, kind), (row + column) % 2 == 0) for (row, name), (column, kind) in NUMBERED)
+)
 def test_what_lies_in_the_place_of_a_file_is_not_written_through(shared: Path, name: str, kind: str) -> None:
     """A directory that once was open to all, and was closed later."""
     precious = shared / "precious"

@@ -18,6 +18,8 @@ PATIENCE_S = 30.0
 """How long an answer may take; then the process is ended."""
 LONGEST_PAUSE_S = 60.0
 """Between two processes, where one after the other ends."""
+EXIT_S = 1.0
+"""How long a process that has closed its output may take to exit by itself."""
 _ATTEMPTS = 2
 """Processes that a question is put to: the first may have ended by something else, such as the kernel for want of memory."""
 AGAIN = "ask again; tide why JOB --no-changes answers without a search"
@@ -87,7 +89,7 @@ class ExplainProcess:
         if process is None:
             return "could not be started"
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), 1.0)
+            await asyncio.wait_for(process.wait(), EXIT_S)
         code = process.returncode
         await self.close()
         if code is None:

@@ -29,6 +29,10 @@ class Registry:
 
         return entry_points(group=self.group)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a factory of this name; entry points are looked through only where no built-in one has it."""
+        return name in self._builtin or any(entry.name == name for entry in self._entry_points())
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 

@@ -7,14 +7,14 @@ composes some itself. They are drawn with a key that is kept nowhere: without it
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import re
 from ipaddress import IPv6Address
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import inspect
 
 from ..engine.settings import EngineSettings
 from ..model.job import Level, State
@@ -99,7 +99,7 @@ class Redaction:
     """Encoded steps, and the head of an export, with pseudonyms. ``key``: random, and not used again."""
 
     def __init__(self, key: bytes) -> None:
-        self._names = Pseudonyms(key)
+        self._names, self._known = Pseudonyms(key), journal_words()
         self._kinds: dict[str, None] = {"gpu": None, "cpu": None}
         """Kinds of devices so far: engines write them into reasons."""
 
@@ -115,7 +115,7 @@ class Redaction:
     def _value(self, value: Any, field: str) -> Any:
         if isinstance(value, dict):
             return {
-                self._key(key, field): self._field(item, key if key in _FIELDS else field)
+                self._key(key, field): self._field(item, key if key in self._known.fields else field)
                 for key, item in value.items()
             }
         if isinstance(value, list):
@@ -128,7 +128,7 @@ class Redaction:
         return DROPPED[field] if field in DROPPED else self._value(value, field)
 
     def _key(self, key: str, field: str) -> str:
-        return key if key in _FIELDS or field in KEPT else self._word(key, field)
+        return key if key in self._known.fields or field in KEPT else self._word(key, field)
 
     def _history(self, entries: list[Any]) -> list[Any]:
         """(time, label, why): the labels are the engine's."""
@@ -137,15 +137,32 @@ class Redaction:
     def _word(self, text: str, field: str) -> str:
         if field in ("kind", "device_types"):
             self._kinds[text] = None
-        if field in KEPT or field in _CHOICES or (field == "args" and (text in _WORDS or text in self._kinds)):
+        if (
+            field in KEPT
+            or field in self._known.choices
+            or (field == "args" and (text in self._known.words or text in self._kinds))
+        ):
             return text
         if field == "runtime" and text.isdecimal():
             return text  # a job's id
         return self._names.text(text)
 
 
-def _fields_and_choices() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """(names of fields, those that take one of a few words, these words) of all that a journal may hold."""
+class JournalWords(NamedTuple):
+    """What of all that a journal may hold are not its users' words."""
+
+    fields: frozenset[str]
+    choices: frozenset[str]
+    """Fields that take one of a few words."""
+    words: frozenset[str]
+    """These words, and the engine's own in the arguments of its reasons."""
+
+
+@functools.cache
+def journal_words() -> JournalWords:
+    """Of all types of records. Computed on first use: controllers seldom export, and would start 30 ms later."""
+    from msgspec import inspect
+
     fields: dict[str, None] = {"type": None}
     choices: dict[str, None] = {}
     words: dict[str, None] = {}
@@ -174,9 +191,5 @@ def _fields_and_choices() -> tuple[frozenset[str], frozenset[str], frozenset[str
 
     for found in inspect.multi_type_info([StepRecord, EngineSettings]):
         look(found)
-    return frozenset(fields), frozenset(choices), frozenset(words)
-
-
-_FIELDS, _CHOICES, _LITERALS = _fields_and_choices()
-_WORDS = _LITERALS | {name for each in (State, Level) for one in each for name in (one.name, one.name.lower())}
-"""Words of the engine's own in the arguments of its reasons."""
+    own_names = {name for each in (State, Level) for one in each for name in (one.name, one.name.lower())}
+    return JournalWords(frozenset(fields), frozenset(choices), frozenset(words) | own_names)

@@ -16,7 +16,7 @@ from .tier_demand import TierDemand
 _HOLDING = frozenset(int(state) for state in HOLDING)
 _RUNNING, _STOPPING = int(State.RUNNING), int(State.STOPPING)
 _LEAVING = (int(State.SUSPENDING), _STOPPING)
-_HOLDING_STATES = np.array(sorted(_HOLDING))
+_HOLDS = np.array([int(state) in _HOLDING for state in State])
 
 
 def check_touched(book: Book) -> None:
@@ -165,8 +165,7 @@ def _suspects(book: Book) -> list[int]:
     count, lone = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for job, parts in book.allocations.items():
         count[table.row[job]], lone[table.row[job]] = device_count(parts), lone_node(parts)
-    holding = np.isin(state, _HOLDING_STATES)
-    wrong = holding != (count > 0)
+    wrong = _HOLDS[state] != (count > 0)
     wrong |= (count > 0) & ((count < table.floor[:n]) | (count > table.demand[:n]))
     wrong |= lone != table.lone_node[:n]
     wrong |= (table.rate[:n] > 0) & (state != State.RUNNING)

@@ -73,7 +73,7 @@ def _end_one(
     if runtime is not None and runtime.runtime_clients:
         runtime.runtime_clients.pop(job, None)
     clients = [(client, Code.RUNTIME_ENDED(job)) for client in record.runtime_clients or ()]
-    unmeetable = settle_dependents(book, job, record.dependents or (), state)
+    unmeetable = _settle_dependents(book, job, False, record.dependents or (), state, Code.JOB_HAS_ENDED(job))
     doomed = [(waiting, Code.DEPENDENCY_FAILED(job)) for waiting in unmeetable]
     if spec.array is not None:
         doomed += leave_array(book, job, spec.array, state)
@@ -95,21 +95,26 @@ def satisfied(kind: str, outcome: int) -> bool:
     return kind == "afterany" or (kind == "afterok") == done
 
 
-def settle_dependents(book: Book, job: int, dependents: Iterable[int], state: int) -> list[int]:
-    """A job has ended: release those that waited for it. Returns the jobs, none of which has run, whose dependency can no
-    longer be met."""
+def _settle_dependents(
+    book: Book, ended: int, of_array: bool, dependents: Iterable[int], outcome: int, why: Cause
+) -> list[int]:
+    """A job, or an array's last member, has ended: release those that waited for it. Returns the jobs, none of which has run,
+    whose dependency can no longer be met."""
     unmeetable = []
     for waiting in dependents:
         record = book.jobs.get(waiting)
-        if record is None or job not in record.dependencies:
+        if record is None or ended not in (record.array_dependencies if of_array else record.dependencies):
             continue
-        kinds = [one.kind for one in record.spec.after if one.job == job and not one.array]
-        if not all(satisfied(kind, state) for kind in kinds):
+        kinds = [one.kind for one in record.spec.after if one.job == ended and one.array == of_array]
+        if not all(satisfied(kind, outcome) for kind in kinds):
             unmeetable.append(waiting)
             continue
-        record.dependencies = tuple(other for other in record.dependencies if other != job)
-        if not record.dependencies and record.state == HELD:
-            release(book, waiting, Code.JOB_HAS_ENDED(job))
+        if of_array:
+            record.array_dependencies = tuple(other for other in record.array_dependencies if other != ended)
+        else:
+            record.dependencies = tuple(other for other in record.dependencies if other != ended)
+        if record.awaited is None and record.state == HELD:
+            release(book, waiting, why)
     return unmeetable
 
 
@@ -134,8 +139,9 @@ def leave_array(book: Book, job: int, member: ArrayMember, state: int) -> list[t
     outcome = int(State.FAILED if array.failed else State.COMPLETED)
     book.array_outcomes[member.job] = outcome
     forget_oldest(book.array_outcomes, book.settings.remembered_outcomes)
-    failed = Code.ARRAY_DEPENDENCY_FAILED(member.job)
-    return [(waiting, failed) for waiting in _settle_array_dependents(book, member.job, array.dependents, outcome)]
+    failed, ended = Code.ARRAY_DEPENDENCY_FAILED(member.job), Code.ARRAY_HAS_ENDED(member.job)
+    unmeetable = _settle_dependents(book, member.job, True, array.dependents, outcome, ended)
+    return [(waiting, failed) for waiting in unmeetable]
 
 
 def admit_members(book: Book, array: ArrayRecord, why: Cause) -> None:
@@ -151,23 +157,6 @@ def _admit_first(book: Book, array: ArrayRecord, why: Cause) -> None:
     record.waiting_array = None
     if record.state == HELD:
         release(book, job, why)
-
-
-def _settle_array_dependents(book: Book, array: int, dependents: Iterable[int], outcome: int) -> list[int]:
-    """As ``settle_dependents``, of an array whose last member has ended."""
-    unmeetable = []
-    for waiting in dependents:
-        record = book.jobs.get(waiting)
-        if record is None or array not in record.array_dependencies:
-            continue
-        kinds = [one.kind for one in record.spec.after if one.job == array and one.array]
-        if not all(satisfied(kind, outcome) for kind in kinds):
-            unmeetable.append(waiting)
-            continue
-        record.array_dependencies = tuple(other for other in record.array_dependencies if other != array)
-        if record.awaited is None and record.state == HELD:
-            release(book, waiting, Code.ARRAY_HAS_ENDED(array))
-    return unmeetable
 
 
 def stop(book: Book, job: int, final: int, why: Cause, grace_us: int = -1, anew: bool = False) -> None:

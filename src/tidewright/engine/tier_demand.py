@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ..model.job import Tier
 from ..model.table import JobTable
 
@@ -29,12 +31,14 @@ class TierDemand:
     def of(table: JobTable) -> TierDemand:
         """Counted anew."""
         found, n = TierDemand(), table.n
-        for tier, sums in enumerate(found.sums):
-            picked = table.tier[:n] == tier
-            demand, memory, milli = (column[:n][picked] for column in (table.demand, table.memory, table.gpu_milli))
-            rest = milli == 0
-            demand, memory = demand[rest], memory[rest]
-            sums[:] = int(demand.sum()), int(demand[memory > 0].sum()), int(memory.sum()), int(milli.sum(dtype=int))
+        tier, demand, memory, milli = (
+            column[:n] for column in (table.tier, table.demand, table.memory, table.gpu_milli)
+        )
+        demand, memory = demand * (milli == 0), memory * (milli == 0)
+        sums = np.zeros((4, len(Tier)), np.int64)
+        for row, column in zip(sums, (demand, demand * (memory > 0), memory, milli), strict=True):
+            np.add.at(row, tier, column)
+        found.sums = sums.T.tolist()
         return found
 
     def add(self, tier: int, devices: int, memory: int, milli: int = 0, sign: int = 1) -> None:

@@ -27,6 +27,8 @@ def unlaunchable(spec: JobSpec) -> list[str]:
 
 
 def _strings(spec: JobSpec) -> Iterator[str]:
+    if _small(spec):
+        return
     total = 0
     for at, text in enumerate(spec.command):
         yield from _string(f"command[{at}]", text, 0)
@@ -36,6 +38,13 @@ def _strings(spec: JobSpec) -> Iterator[str]:
         total += _size(key) + _size(text) + _POINTER
     if total > MAX_STRINGS:
         yield f"command and env: {total} bytes together; a program can be given {MAX_STRINGS}"
+
+
+def _small(spec: JobSpec) -> bool:
+    """Whether all strings together are shorter than one may be: nearly always, and 100 times quicker to see than one by one."""
+    strings = (*spec.command, *spec.env, *spec.env.values())
+    together = "".join(strings)
+    return "\0" not in together and 4 * len(together) + len(strings) * (_POINTER + 1) < MAX_STRING
 
 
 def _string(field: str, text: str, before: int) -> Iterator[str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import lzma
+from functools import cache
 from importlib.resources import files
+
+import numpy as np
 
 from ..base.errors import UsageError
 from .synthetic import draw_tiers, tier_shares
@@ -30,8 +33,19 @@ def philly(argument: str, devices: int) -> Trace:
                 f"philly:{argument}: {part!r} is not a number of jobs",
                 "write philly, philly:10000 for its first 10,000 jobs, or philly:10000,tiers=premium:0.2/standard:0.3/basic:0.5",
             )
-    packed = files("tidewright.sim").joinpath("data/philly.csv.xz").read_bytes()
-    trace = parse(io.StringIO(lzma.decompress(packed).decode("ascii")), "philly", "philly")
+    trace = _packaged()
     if tiers is not None:
         trace = changed(trace, tier=draw_tiers(tiers, len(trace), seed=1))
     return head(trace, count) if count else trace
+
+
+@cache
+def _packaged() -> Trace:
+    """All rows, read once in a process: several traces are made of them. Their columns cannot be written to."""
+    packed = files("tidewright.sim").joinpath("data/philly.csv.xz").read_bytes()
+    trace = parse(io.StringIO(lzma.decompress(packed).decode("ascii")), "philly", "philly")
+    for field in trace.__struct_fields__:
+        column = getattr(trace, field)
+        if isinstance(column, np.ndarray):
+            column.setflags(write=False)
+    return trace

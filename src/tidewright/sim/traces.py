@@ -42,7 +42,7 @@ def load_trace(text: str, devices: int, reading: Reading | None = None) -> Trace
     UsageError when it cannot be read.
     """
     name, _, argument = text.partition(":")
-    if name not in registry.names() and ("/" in text or "." in text or Path(text).exists()):
+    if name not in registry and ("/" in text or "." in text or Path(text).exists()):
         return read_csv(Path(text), reading=reading)
     factory: Callable[..., Trace] = registry.get(name)
     return factory(argument, devices, reading) if name in FILES else factory(argument, devices)

@@ -100,7 +100,7 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
         """Submit jobs; when it returns they are on disk. Several specs are one array or sweep. They wait for what ``after`` says,
         such as ``afterok:prep``."""
         body = submit_request(specs, after, op_id or new_op_id(), dry_run)
-        return self._ask("POST", "/v1/jobs", api.SubmitReply, body)
+        return self._ask("POST", "/v1/jobs", api.SubmitReply, body, wait=len(specs) / 100)
 
     def jobs(
         self,

@@ -111,7 +111,7 @@ def lives(total: int, count: int) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
-        (MortalDisk, 25), (ForgetfulDisk, 25),
+        (MortalDisk, 10), (ForgetfulDisk, 10),
         pytest.param(MortalDisk, 10**6, marks=pytest.mark.full),
         pytest.param(ForgetfulDisk, 10**6, marks=pytest.mark.full),
     ],

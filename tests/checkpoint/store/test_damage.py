@@ -10,6 +10,7 @@ import pytest
 from tidewright.base.errors import WorldError
 from tidewright.checkpoint.store import ImageDamaged, ImageStore
 
+from ...sizes import seeds
 from .builders import image, name, read
 
 pytestmark = pytest.mark.usefixtures("small_packs")
@@ -27,7 +28,7 @@ def parts(store: ImageStore, suffix: str = "") -> list[Path]:
     return sorted(path for path in (store.root / "tenants").rglob(f"*{suffix}") if path.is_file())
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_any_damage_is_seen(filled: ImageStore, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     path = rng.choice(parts(filled))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sizes import examples
 from tidewright.base.errors import UsageError
 from tidewright.placement.scores.best_fit import BestFit
 from tidewright.placement.scores.columns import NodeColumns, ShareRequest
@@ -18,7 +19,7 @@ from tidewright.testing.placements import REQUESTS, check_score
 
 @pytest.mark.parametrize("name", sorted(placements.names()))
 def test_built_in_scores_keep_the_contract(name: str) -> None:
-    check_score(lambda: make_score(name, REQUESTS), rounds=8)
+    check_score(lambda: make_score(name, REQUESTS), rounds=examples(8))
 
 
 def test_settings_are_those_of_the_factory() -> None:

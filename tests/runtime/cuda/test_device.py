@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.sizes import examples
 from tidewright.base.errors import Conflict, UsageError
 from tidewright.runtime.cuda import device as dev
 from tidewright.runtime.cuda.capture import ChainPart, PartRecorder
@@ -145,7 +146,7 @@ def run(chain: dev.GatedChain, model: Model, blocks: dev.ControlBlocks, lanes: b
 @pytest.mark.parametrize("foreign", [(), (3,), (1,), (6,), (2, 3, 5), (1, 2, 3, 4, 5, 6)])
 def test_each_cta_runs_once_however_often_the_chain_is_cut_short(foreign: tuple[int, ...]) -> None:
     aborted = 0
-    for seed in range(40):
+    for seed in range(examples(40)):
         chain, model, blocks = made(seed, 0.1, foreign)
         for task in range(1, 4):
             chain.begin(torch.ones(2))
@@ -158,7 +159,7 @@ def test_each_cta_runs_once_however_often_the_chain_is_cut_short(foreign: tuple[
 @pytest.mark.usefixtures("host")
 def test_a_task_goes_on_in_another_lane_where_it_was_cut_short() -> None:
     moved = 0
-    for seed in range(40):
+    for seed in range(examples(40)):
         chain, model, blocks = made(seed, 0.0)
         chain.add_lane(blocks.row(2), STREAM)
         model.runs.zero_()
@@ -188,7 +189,7 @@ def test_another_lane_is_captured_while_a_task_is_half_done() -> None:
 
 @pytest.mark.usefixtures("host")
 def test_a_task_that_is_discarded_leaves_nothing_to_the_next() -> None:
-    for seed in range(100):
+    for seed in range(examples(100)):
         chain, model, blocks = made(seed, 0.2)
         chain.begin(torch.ones(2))
         chain.step()

@@ -74,6 +74,8 @@ class Outages(Struct):
     def mask(self, node: int, size: int) -> int:
         """The devices of a node of ``size`` that take no new work."""
         changed = self.changed.get(node)
+        if changed is None and node not in self.faults:
+            return 0
         whole = (1 << size) - 1
         if changed is not None and changed.whole:
             return whole

@@ -78,7 +78,9 @@ class Filler:
         room = fits(rows, key)
         kept.score[changed] = -np.inf
         kept.version[changed] = self._version[changed]
-        if room.any():
+        if room.all():
+            kept.score[changed] = self._score.score(rows, key, self._draw)
+        elif room.any():
             kept.score[changed[room]] = self._score.score(rows.take(room), key, self._draw)
 
     def _take(self, row: int, devices: tuple[int, ...], request: ShareRequest) -> None:
