@@ -271,6 +271,12 @@ def test_a_limit_is_one_of_run_time(tide: Terminal) -> None:
     assert "1m00s of run time" in tide("show", "17").out
 
 
+def test_undrain_says_when_there_was_nothing_to_lift(tide: Terminal) -> None:
+    assert tide("undrain", "n1").out == "node n1 was not drained; it is up\n"
+    tide.stub.drained = [lambda node: node]
+    assert tide("undrain", "n1").out == "node n1 takes work again\n" and tide.stub.calls[-1] == ("undrain", "n1")
+
+
 def test_drain(tide: Terminal) -> None:
     assert "tide undrain n1" in tide("drain", "n1", "--why", "fan").out
     assert tide.stub.calls[-1] == ("drain", "n1", "fan", False)
