@@ -146,3 +146,34 @@ def test_every_option_is_a_key_of_a_spec_or_an_option_of_sbatch() -> None:
     for one in OPTIONS:
         assert one.key in KEYS or (not one.key and one.sbatch and one.instead)
         assert not one.sbatch or one.sbatch in HONOURED
+
+
+def test_mistakes_of_the_command_line_are_not_blamed_on_the_file(tmp_path: Path) -> None:
+    for words, text in (
+        (("--ntasks", "-1"), "command line: --ntasks: not a whole number"),
+        (("--weight", "1e-320"), "command line: --weight: not a weight"),
+        (("-n", "3", "-G", "2"), "command line: ranks: 3 ranks do not divide"),
+        (("--team", "!"), "command line: team: '!' is not a valid name"),
+        (("--array-limit", "2"), "command line: --array-limit is of an array"),
+    ):
+        with pytest.raises(UsageError) as wrong:
+            script(tmp_path, "#SBATCH -J e", *words)
+        first, second = wrong.value.message.splitlines()
+        assert first == "1 mistake on the command line" and second.startswith(text)
+    with pytest.raises(UsageError) as both:
+        yaml(tmp_path, "command: a\nweight: x\n", "--ranks", "-1", "--deadline", "0")
+    first, *lines = both.value.message.splitlines()
+    assert (
+        first == f"3 mistakes in {tmp_path / 'job.yaml'}"
+        and [one.split(":")[0] for one in lines[:2]] == ["command line"] * 2
+    )
+    assert lines[2].startswith(f"{tmp_path / 'job.yaml'}:2: weight")
+    assert script(tmp_path, "", "-N", "1-2").warnings[0].startswith("command line: -N")
+
+
+def test_values_that_say_nothing_are_mistakes(tmp_path: Path) -> None:
+    for line in ("weight: 1e-320", "weight: 1e7", "deadline: 0", "name: a[3]"):
+        with pytest.raises(UsageError, match=r"job.yaml:2: "):
+            yaml(tmp_path, f"command: a\n{line}\n")
+    (spec,) = script(tmp_path, "#SBATCH -J a[3]\n#SBATCH --gres=gpu:1").specs
+    assert spec.name == "a_3_", "a name with brackets is a member's"

@@ -82,7 +82,7 @@ class Stub:
     ) -> api.SubmitReply:
         self.calls.append(("submit", len(specs), dry_run, *after))
         if dry_run:
-            return api.SubmitReply(dry_run=True, forecast=("would start now on n1[0]",))
+            return api.SubmitReply(dry_run=True, forecast=("would be launched now on n1[0]",))
         first = FIRST + len(self.submitted)
         self.submitted.extend(specs)
         ids = tuple(range(first, first + len(specs)))

@@ -136,7 +136,7 @@ def test_options_of_submit_are_sent(tide: Terminal, tmp_path: Any) -> None:
     assert tide.stub.calls[0] == ("submit", 1, False, "afterok:prep")
     assert "note: -J after job.sh goes to the script" in said.err
     assert "--partition is not honoured" in said.err and "--exclusive is not honoured" in said.err
-    assert tide("submit", "--test-only", "job.sh").out.startswith("would start") and len(tide.stub.submitted) == 1
+    assert tide("submit", "--test-only", "job.sh").out.startswith("would be launched") and len(tide.stub.submitted) == 1
     assert (
         tide("submit", "-g", "1", "--wrap", "echo hi | cat").code == 0
         and "echo hi | cat" in tide.stub.submitted[-1].command[2]

@@ -14,7 +14,7 @@ from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
 from tidewright.cli.shell import tide as group
 from tidewright.model.job import JobSpec
-from tidewright.wire.api import ActionReply, FailureView
+from tidewright.wire.api import ActionReply, FailureView, NodeView
 
 from .stub import NOW, Terminal, running, waiting
 
@@ -51,6 +51,12 @@ def test_the_list_of_commands(tide: Terminal) -> None:
         ("run --gpu-mem lots -- true", 2, "amount of memory"),
         ("run --deadline soon -- true", 2, "not a duration"),
         ("run --env NOVALUE -- true", 2, "NAME=VALUE"),
+        ("run --deadline 0 -- true", 2, "a deadline of 0 has passed"),
+        ("run --name a[3] -- true", 2, "brackets"),
+        ("update 17 --name a[3]", 2, "brackets"),
+        ("update 17 --weight 1e-320", 2, "not a weight"),
+        ("update 17 --deadline 0s", 2, "has passed"),
+        ("submit --wrap=", 2, "--wrap has no command"),
         ("run -- python3 missing.py", 3, "missing.py"),
         ("run -- no-such-program", 3, "no such program"),
         ("run --name 12 -- true", 2, "would read as a job id"),
@@ -265,6 +271,12 @@ def test_a_limit_is_one_of_run_time(tide: Terminal) -> None:
     assert "1m00s of run time" in tide("show", "17").out
 
 
+def test_undrain_says_when_there_was_nothing_to_lift(tide: Terminal) -> None:
+    assert tide("undrain", "n1").out == "node n1 was not drained; it is up\n"
+    tide.stub.drained = [lambda node: node]
+    assert tide("undrain", "n1").out == "node n1 takes work again\n" and tide.stub.calls[-1] == ("undrain", "n1")
+
+
 def test_drain(tide: Terminal) -> None:
     assert "tide undrain n1" in tide("drain", "n1", "--why", "fan").out
     assert tide.stub.calls[-1] == ("drain", "n1", "fan", False)
@@ -288,6 +300,22 @@ def test_drain_waits_until_the_node_is_empty_and_says_what_is_left_when_time_is_
     assert tide("drain", "n1", "--timeout", "1s").code == 2
     tide.stub.drained = [lambda node: node]
     assert "fan, since 2" in (note := tide("nodes").out) and "jobs leave it" in note
+
+
+def test_a_drain_that_waits_outlasts_a_restart_of_the_controller(
+    tide: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidewright.cli.jobs import following
+
+    def down(node: NodeView) -> NodeView:
+        raise Unreachable("no controller answers at /state", "start it with tide up")
+
+    monkeypatch.setattr(following, "RETRY_S", 0.0)
+    tide.stub.drained = [down, down, lambda node: replace(node, jobs=())]
+    said = tide("drain", "n1", "--wait")
+    assert said.code == 0 and said.out.endswith("node n1 is empty\n") and said.err.count("waiting for it") == 1
+    tide.stub.drained = [down] * 9
+    assert tide("drain", "n1", "--wait", "--timeout", "0s").code == 5
 
 
 def test_logs_are_bytes_as_they_were_written(tide: Terminal) -> None:
@@ -345,7 +373,11 @@ def test_parsable_prints_only_ids(tide: Terminal) -> None:
 
 def test_a_dry_run_submits_nothing(tide: Terminal) -> None:
     said = tide("run", "--dry-run", "--", "true")
-    assert said.out == "would start now on n1[0]\n" and "nothing was submitted" in said.err and not tide.stub.submitted
+    assert (
+        said.out == "would be launched now on n1[0]\n"
+        and "nothing was submitted" in said.err
+        and not tide.stub.submitted
+    )
 
 
 def test_wait_returns_the_jobs_exit_code(tide: Terminal) -> None:
@@ -440,3 +472,16 @@ def test_packing_shows_a_table_json_and_a_page(tide: Terminal, tmp_path: Path) -
     found = json.loads(tide("pack", f"openb:{folder}", "-o", "json").out)
     assert [one["placement"] for one in found] == ["best-fit", "fgd"]
     assert found[0]["seeds"][0]["allocation"] == 100.0 and len(found[0]["seeds"][0]["allocation_curve"]) == 131
+
+
+def test_a_directory_that_is_made_for_the_output_is_named(tide: Terminal, tmp_path: Path) -> None:
+    said = tide("run", "--output", str(tmp_path / "no" / "log"), "--", "true")
+    assert said.code == 0 and f"warning: {tmp_path / 'no'} does not exist; it is made when the job starts" in said.err
+    assert "does not exist" in tide("submit", "--output", str(tmp_path / "no" / "log"), "--wrap", "true").err
+    for there in (str(tmp_path / "log"), str(tmp_path / "%j" / "log")):
+        assert "does not exist" not in tide("run", "--output", there, "--", "true").err
+
+
+def test_a_variable_needs_a_name_without_blanks(tide: Terminal) -> None:
+    said = tide("run", "--env", "A B=3", "--", "true")
+    assert said.code == 2 and "'A B' has blanks" in said.err

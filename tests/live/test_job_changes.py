@@ -62,6 +62,8 @@ def test_a_name_is_of_one_job_and_not_empty(running) -> None:  # type: ignore[no
             with pytest.raises(UsageError, match=why):
                 client.update(ref, SpecChanges(name=name))
         assert {one.name for one in client.jobs().jobs} == {"a[0]", "a[1]"}
+        with pytest.raises(UsageError, match="brackets"):
+            client.update(f"{first}_1", SpecChanges(name="b[3]"))
 
 
 def test_why_names_who_holds_a_job_and_what_releases_it(running) -> None:  # type: ignore[no-untyped-def]

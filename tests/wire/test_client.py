@@ -27,6 +27,12 @@ def test_an_empty_name_is_no_address(tmp_path: Path) -> None:
         Client(tmp_path).cancel("")
 
 
+def test_a_name_with_a_slash_is_no_other_address(tmp_path: Path) -> None:
+    for ref in ("../../etc", "12/logs"):
+        with pytest.raises(NotFound, match=f"no job called '{ref}'"):
+            Client(tmp_path).job(ref)
+
+
 def test_a_socket_nobody_listens_on(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "controller.sock"))

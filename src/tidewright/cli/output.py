@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from .fit import GAP, Slot, cells, closed, fitted, pad, shorten, wrapped
 from .visible import visible, visible_json
@@ -56,17 +57,45 @@ class Column(Generic[T]):
         return self.title.partition("(")[0].lower().replace("/s", "_per_s").replace(" ", "_").replace("-", "_")
 
 
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options ``-o`` and ``--no-headers``, passed as ``output`` and ``headers``, and ``--format``, for ``chosen_columns``."""
-    for option in (
-        click.option("--no-headers", "headers", flag_value=False, default=True, help="Leave out the table's head."),
-        click.option("--format", "columns", metavar="COLUMN,...", expose_value=False, callback=_keep_format,
-                     help="These columns, in this order, of those that -o wide shows; help names them."),
-        click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True,
-                     help="How to print; wide: every column, nothing shortened."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+ColumnsOf = Callable[[Mapping[str, Any]], Iterable[Column[Any]]]
+"""The columns of a list, by the options of its command."""
+
+
+class _ColumnNames(click.ParamType[str]):
+    """Names of columns between commas, which a shell completes."""
+
+    name = "columns"
+
+    def __init__(self, columns: ColumnsOf) -> None:
+        self._columns = columns
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        begun, comma, last = incomplete.rpartition(",")
+        keys = dict.fromkeys(column.key for column in self._columns(ctx.params))
+        left = [key for key in keys if key.startswith(last.lower()) and key not in begun.split(",")]
+        return [CompletionItem(begun + comma + key) for key in left]
+
+
+def output_options(columns: ColumnsOf) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options ``-o`` and ``--no-headers``, passed as ``output`` and ``headers``, and ``--format``, for ``chosen_columns``.
+    ``columns``: what --format may name."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option("--no-headers", "headers", flag_value=False, default=True, help="Leave out the table's head."),
+            click.option("--format", "columns", type=_ColumnNames(columns), metavar="COLUMN,...", expose_value=False,
+                         callback=_keep_format,
+                         help="These columns, in this order, of those that -o wide shows; help names them."),
+            click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True,
+                         help="How to print; wide: every column, nothing shortened."),
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return add
 
 
 def _keep_format(ctx: click.Context, param: click.Parameter, value: str | None) -> None:

@@ -144,7 +144,7 @@ def down(session: Session, name: str) -> None:
 
 
 @command.command("ls", short_help="List runtimes.")
-@out.output_options
+@out.output_options(lambda given: RUNTIMES)
 @pass_session
 def ls(session: Session, output: str, headers: bool) -> None:
     """Runtimes of this state directory, and whether they answer."""

@@ -125,7 +125,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     },
     "What would become of a job": {
     C.WOULD_END: "would end at once",
-    C.WOULD_START: "would start now on {places:names}",
+    C.WOULD_START: "would be launched now on {places:names}",
     C.WOULD_START_ONCE_FREE: "would start on {places:names} once they are released",
     C.WOULD_WAIT: "would wait: {why:why}",
     },

@@ -15,6 +15,7 @@ from tidewright.agent.layout import AgentLayout
 from tidewright.app import health
 from tidewright.app.health import Finding
 from tidewright.app.health.leftovers import check_leftovers, ended
+from tidewright.app.health.processes import check_controller
 from tidewright.base.control_groups import hierarchies
 from tidewright.checkpoint.store import ImageName, ImageStore
 from tidewright.launch.environment import MARK
@@ -50,6 +51,19 @@ def test_jobs_have_ended_by_the_journal_alone(state: Path, tmp_path: Path) -> No
     (state / "journal.db").write_bytes(b"damaged" * 1000)
     (found,) = check_leftovers(state, False, quiet)
     assert found.level == "note" and "not looked at" in found.text and found.mend is None
+
+
+def test_jobs_that_go_on_without_a_controller_are_named(state: Path) -> None:
+    def said() -> str:
+        return check_controller(state, None)[0][0].text
+
+    assert said() == "not running; job 9 goes on without it, or waits for it"
+    (state / "ranks" / "9.1" / "0").rmdir()
+    (state / "ranks" / "9.1").rmdir()
+    assert said() == "not running; no job has been left here", "jobs 1 and 2 have ended"
+    (state / "ranks" / "9.1").mkdir()
+    (state / "journal.db").write_bytes(b"damaged" * 1000)
+    assert "jobs that run here go on without it" in said()
 
 
 def test_rank_directories_of_ended_jobs_are_removed(state: Path) -> None:

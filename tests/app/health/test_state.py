@@ -120,6 +120,14 @@ def test_clocks_that_are_off_are_found(state: Path, monkeypatch: pytest.MonkeyPa
     assert [one.level for one in clocks.check_clocks(state)] == ["note", "ok"]
 
 
+def test_a_clock_that_cannot_be_read_is_found(state: Path) -> None:
+    (state / "clock.json").write_bytes(b"{")
+    found = {one.what: one for one in clocks.check_clocks(state)}
+    assert found["clock"].level == "note" and "is unreadable" in found["clock"].text
+    (state / "clock.json").write_bytes(msgspec.json.encode(Base("another boot", 0, 0)))
+    assert "clock" not in {one.what for one in clocks.check_clocks(state)}
+
+
 def test_the_kernel_says_how_far_off_its_clock_may_be() -> None:
     known = clocks.synchronized()
     assert known is None or (known[0] in (True, False) and 0 <= known[1] < 2**40)

@@ -6,7 +6,7 @@ import ctypes
 from pathlib import Path
 
 from ...base.units import format_duration
-from ...live.controller.clock import difference_us
+from ...live.controller.clock import FILE, difference_us, readable
 from ...live.controller.loop import CLOCK_TOLERANCE_US
 from .finding import NOTE, OK, Finding
 
@@ -26,7 +26,7 @@ def check_clocks(state: Path) -> list[Finding]:
 def _engine(state: Path) -> list[Finding]:
     ahead = difference_us(state)
     if ahead is None:
-        return []
+        return _unreadable(state)
     if abs(ahead) < CLOCK_TOLERANCE_US:
         return [Finding("clock", OK, "the engine's time agrees with this machine's clock")]
     where = "ahead of" if ahead > 0 else "behind"
@@ -36,6 +36,15 @@ def _engine(state: Path) -> list[Finding]:
             "clock", NOTE, text, "the journal keeps the engine's time; what tide shows is corrected by the difference"
         )
     ]
+
+
+def _unreadable(state: Path) -> list[Finding]:
+    """Of the file in which the engine's clock is kept; nothing where it is not there, or of before this machine's last start."""
+    path = state / FILE
+    if not path.exists() or readable(path):
+        return []
+    advice = "tide up begins the engine's time anew by this machine's clock, not before the journal's last turn"
+    return [Finding("clock", NOTE, f"{path} is unreadable", advice)]
 
 
 def _network() -> list[Finding]:

@@ -78,6 +78,15 @@ def check_leftovers(state: Path, running: bool, step: Step) -> list[Finding]:
     return [one for one in found if one is not None] or [Finding("leftovers", OK, "nothing of jobs that have ended")]
 
 
+def on_this_machine(state: Path) -> list[int] | None:
+    """Jobs that have been started here and have not ended; None where the journal cannot be read."""
+    started = {job for root in roots(state) for job, _ in _numbered(AgentLayout(root).ranks)}
+    try:
+        return sorted(started - ended(state, started))
+    except sqlite3.Error:
+        return None
+
+
 def ended(state: Path, jobs: Iterable[int]) -> set[int]:
     """Those of these jobs that have ended, by the journal; none where there is none. Raises sqlite3.Error."""
     path, wanted = state / DATABASE, sorted(set(jobs))
@@ -111,7 +120,7 @@ def _of_groups(part: Leftovers, state: Path, node: str, used: bool) -> Finding |
     empty = [group for group in gone if keys[group] not in part.alive]
     if used or not gone:
         return None
-    jobs = _named(keys[group][1] for group in gone)
+    jobs = named(keys[group][1] for group in gone)
     if busy:
         pids = ", ".join(map(str, busy[:NAMED])) + (", …" if len(busy) > NAMED else "")
         text = f"{node}processes of {jobs} still run, though it ended or has no attempt here: pids {pids}"
@@ -129,7 +138,7 @@ def _of_ranks(part: Leftovers, state: Path, node: str, used: bool) -> Finding | 
     gone = {key: path for key, path in gone.items() if (part.layout.tag, *key) not in part.alive}
     if not gone:
         return None
-    jobs = _named(job for job, _ in gone)
+    jobs = named(job for job, _ in gone)
     if used:
         return Finding(
             "rank directories", OK, f"{node}{len(gone):,} of {jobs}, which ended; the agent that runs removes them"
@@ -149,7 +158,7 @@ def _of_images(part: Leftovers, state: Path, node: str, used: bool, step: Step) 
         return None
     stored = [name for name in names if name.job in over]
     folders = [path for (job, _), path in raw.items() if job in over]
-    jobs, many = _named(over), counted(len(stored) + len(folders), "image")
+    jobs, many = named(over), counted(len(stored) + len(folders), "image")
     if used:
         return Finding("images of jobs", OK, f"{node}{many} of {jobs}, which ended; the agent that runs removes them")
 
@@ -176,7 +185,7 @@ def _numbered(folder: Path) -> dict[tuple[int, int], Path]:
     return {}
 
 
-def _named(jobs: Iterable[int]) -> str:
+def named(jobs: Iterable[int]) -> str:
     numbers = sorted(set(jobs))
     more = ", …" if len(numbers) > NAMED else ""
     return f"job{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:NAMED]))}{more}"

@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from ...base.errors import TideError
+from ...base.units import agreeing
 from ...wire.api import SOCKET_NAME, Info
 from ...wire.client import Client
 from ...wire.holder import held
 from ...wire.nodes import NodeView
 from ...wire.socket_file import LOOK_EVERY_S
 from .finding import BAD, NOTE, OK, Finding
+from .leftovers import named, on_this_machine
 from .modes import roots
 
 PATIENCE_S = 3 * LOOK_EVERY_S
@@ -77,8 +79,7 @@ def _clear(what: str, path: Path, patience_s: float) -> str:
 def check_controller(state: Path, pid: int | None) -> tuple[list[Finding], tuple[NodeView, ...]]:
     """Whether it answers and has its agents; the nodes that it knows."""
     if pid is None:
-        text = "not running; jobs of an earlier run go on without it"
-        return [Finding("controller", NOTE, text, "tide up starts it")], ()
+        return [Finding("controller", NOTE, f"not running; {_going_on(state)}", "tide up starts it")], ()
     try:
         client = Client(state, timeout=5.0)
         info, nodes = client.info(), client.nodes().nodes
@@ -86,6 +87,15 @@ def check_controller(state: Path, pid: int | None) -> tuple[list[Finding], tuple
         text = f"pid {pid} holds the directory but does not answer: {error.args[0]}"
         return [Finding("controller", BAD, text, f"see {state / 'controller.log'}; tide down, then tide up")], ()
     return [*_about(info, pid), *_limits(nodes)], nodes
+
+
+def _going_on(state: Path) -> str:
+    jobs = on_this_machine(state)
+    if jobs is None:
+        return "jobs that run here go on without it"
+    if not jobs:
+        return "no job has been left here"
+    return f"{named(jobs)} {agreeing(len(jobs), 'goes on without it, or waits', 'go on without it, or wait')} for it"
 
 
 def _about(info: Info, pid: int) -> list[Finding]:

@@ -17,6 +17,8 @@ from ...model.job import MAX_CPUS_MILLI
 from ...wire.array_refs import indices as indices
 from ...wire.dependencies import JobDependency, parse_dependencies
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-6, 1e6
+"""Weights beyond are taken for mistakes: they leave a job nothing, or all."""
 _DEVICES = re.compile(r"(?:(?P<types>[A-Za-z][\w.,-]*):)?(?:(?P<least>\d+):)?(?P<most>\d+)")
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _CPUS_MILLI = re.compile(r"(\d{1,9})m")
@@ -41,6 +43,38 @@ def real(text: str) -> float:
     if not math.isfinite(value):
         raise UsageError(f"not a number: {text!r}", "write it like 1.5")
     return value
+
+
+def weight(text: str) -> float:
+    """A share among equals."""
+    value = real(text)
+    if not LEAST_WEIGHT <= value <= MOST_WEIGHT:
+        raise UsageError(
+            f"not a weight: {text!r} is not between {LEAST_WEIGHT:g} and {MOST_WEIGHT:,.0f}", "write it like 2"
+        )
+    return value
+
+
+def deadline(text: str) -> int:
+    """Microseconds from now, more than none."""
+    value = parse_duration(text)
+    if not value:
+        raise UsageError(f"a deadline of {text} has passed", "write it like 4h, or leave it out")
+    return value
+
+
+def deadline_or_none(text: str) -> int:
+    """The same; ``none`` is 0."""
+    return 0 if text.strip().lower() in NO_LIMIT else deadline(text)
+
+
+def job_name(text: str) -> str:
+    """What a job is called that is no member of an array."""
+    if "[" in text or "]" in text:
+        raise UsageError(
+            f"{text!r} has brackets, as members of arrays have", "write it like train-3, or ask for an array"
+        )
+    return text
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -182,6 +216,8 @@ def variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(f"not NAME=VALUE: {text!r}", "write it like EPOCHS=3")
+    if any(letter.isspace() for letter in name):
+        raise UsageError(f"{name!r} has blanks, and is the name of no variable", "write it like EPOCHS=3")
     return name, plain(value)
 
 

@@ -21,9 +21,13 @@ _MAX_DEPTH = 32
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+COMMAND_LINE = -1
+"""The line of what an option says, which no line of a file does."""
+
+
 @dataclass(frozen=True)
 class Mistake:
-    """One thing wrong at one line (1 for the first; 0 when it concerns the whole file)."""
+    """One thing wrong at one line: 1 for the first, 0 when it concerns the whole file, COMMAND_LINE when an option is wrong."""
 
     line: int
     text: str
@@ -52,9 +56,17 @@ class Mistakes:
         if not self.found:
             return
         where = sorted(self.found, key=lambda mistake: mistake.line)
-        lines = [f"{self.file}:{m.line}: {m.text}" if m.line else f"{self.file}: {m.text}" for m in where]
+        lines = [located_text(self.file, one.line, one.text) for one in where]
         count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
-        raise UsageError(f"{count} in {self.file}\n" + "\n".join(lines), remedy)
+        place = "on the command line" if where[-1].line == COMMAND_LINE else f"in {self.file}"
+        raise UsageError(f"{count} {place}\n" + "\n".join(lines), remedy)
+
+
+def located_text(file: str, line: int, text: str) -> str:
+    """What a message says of a line of a file, of the whole file (line 0) or of the command line."""
+    if line == COMMAND_LINE:
+        return f"command line: {text}"
+    return f"{file}:{line}: {text}" if line else f"{file}: {text}"
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .located import Mapping, Mistakes, Scalar, Value
+from .located import COMMAND_LINE, Mapping, Mistakes, Scalar, Value
 from .located import Sequence as ValueList
-
-COMMAND_LINE = 0
-"""The line of what no line of a file says."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from ...model.job import JobSpec, problems
 from . import fields, members, notify
 from .batch_job import Batch, of_array, prelude
 from .loaded import Loaded, Submitter
-from .located import Mistakes
-from .overrides import COMMAND_LINE, Override
+from .located import COMMAND_LINE, Mistakes, located_text
+from .overrides import Override
 from .sbatch_memory import host_of_rank, slurm_memory
 from .sbatch_options import Option, options
 from .slurm_calls import uses_srun
@@ -104,7 +104,7 @@ class _Script:
         """Of a shell script."""
 
     def warn(self, line: int, text: str) -> None:
-        self.warnings.append(f"{self.file}:{line}: {text}" if line else f"{self.file}: {text}")
+        self.warnings.append(located_text(self.file, line, text))
 
     def take(self, option: Option) -> None:
         """Account for one option; the last of a kind counts, as in sbatch."""
@@ -155,7 +155,8 @@ class _Script:
         spec = JobSpec(command=command, ranks=ranks, env=environ, user=self.submitter.user, **values)
         for problem in problems(spec):
             key = problem.partition(":")[0]
-            self.mistakes.add(self._line_of(key), problem)
+            on_line = key in given or f"{key}_us" in given
+            self.mistakes.add(COMMAND_LINE if on_line else self._line_of(key), problem)
         if self.mistakes.found:
             return []
         indices, limit = self.array[0], limit or self.array[1]
@@ -278,7 +279,7 @@ def _time(script: _Script, option: Option) -> None:
 
 
 def _job_name(script: _Script, option: Option) -> None:
-    name = re.sub(r"[^A-Za-z0-9._\[\]-]", "_", option.value)
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", option.value)
     name = name if valid_name(name) and not name.isdigit() else f"job-{name}"
     if name != option.value:
         script.warn(option.line, f"{option.written}: the name becomes {name!r}")

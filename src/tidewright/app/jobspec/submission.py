@@ -74,6 +74,15 @@ def check_program(spec: JobSpec) -> None:
         _check_file(folder / script, runnable=False)
 
 
+def folder_to_be_made(spec: JobSpec) -> Path | None:
+    """The directory of the job's output file where there is none yet; None too where its name is not known before the start.
+
+    For controllers that share this machine's files, like ``check_program``.
+    """
+    folder = Path(spec.workdir or ".", spec.output).parent
+    return folder if spec.output and "%" not in str(folder) and not folder.exists() else None
+
+
 def script_of(command: Sequence[str]) -> str | None:
     """The script that a command has an interpreter or launcher run; None when it names none."""
     program = PurePath(command[0]).name

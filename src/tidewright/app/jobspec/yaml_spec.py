@@ -16,8 +16,8 @@ from ...base.errors import UsageError
 from ...model.job import JobSpec, Phase, problems
 from . import fields, located, members, notify
 from .loaded import Loaded, Submitter
-from .located import Mistakes, Scalar, Sequence, Value
-from .overrides import COMMAND_LINE, Override, laid_over
+from .located import COMMAND_LINE, Mistakes, Scalar, Sequence, Value
+from .overrides import Override, laid_over
 from .ranks import default_ranks
 
 REMEDY = "every key is described in docs/jobs.md; nothing was submitted"
@@ -265,7 +265,7 @@ def _sweep(value: Value) -> dict[str, tuple[str, ...]]:
 
 
 KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
-    "name": ("name", _scalar(str)),
+    "name": ("name", _scalar(fields.job_name)),
     "command": ("command", _command),
     "run": ("run", _scalar(fields.plain)),
     "kind": ("kind", _scalar(fields.one_of("training", "service", "task"))),
@@ -279,8 +279,8 @@ KEYS: dict[str, tuple[str, Callable[[Value], Any]]] = {
     "memory": ("memory", _scalar(fields.host_memory)),
     "tier": ("tier", _scalar(fields.one_of("premium", "standard", "basic"))),
     "team": ("team", _scalar(str)),
-    "weight": ("weight", _scalar(fields.real)),
-    "deadline": ("deadline_us", _scalar(fields.duration)),
+    "weight": ("weight", _scalar(fields.weight)),
+    "deadline": ("deadline_us", _scalar(fields.deadline)),
     "max_duration": ("max_duration_us", _scalar(fields.duration)),
     "expected": ("expected_us", _scalar(fields.duration)),
     "workload": ("workload", _scalar(fields.plain)),

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from .. import words
 from ..entry import INTERRUPTED
 from ..session import Session
 
+T = TypeVar("T")
 UNREACHABLE_LIMIT_S = 300.0
 """How long a wait outlasts a controller that does not answer; jobs run on meanwhile."""
 RETRY_S = 1.0
@@ -182,16 +183,24 @@ def _member_ending(one: MemberView) -> str:
 
 
 def _wait_over_restarts(session: Session, ref: Ref, until: float | None) -> WaitReply:
-    """Waits on over restarts of the controller, which jobs survive; gives up after UNREACHABLE_LIMIT_S without an answer."""
+    """Waits on over restarts of the controller, which jobs survive."""
+    return over_restarts(
+        lambda: session.client().wait(ref, None if until is None else max(0.0, until - time.monotonic())), until
+    )
+
+
+def over_restarts(ask: Callable[[], T], until: float | None = None) -> T:
+    """The answer, asked for again while no controller answers. Raises Unreachable after UNREACHABLE_LIMIT_S without one, and
+    after ``until`` (monotonic time, seconds)."""
     lost_at: float | None = None
     while True:
         try:
-            return session.client().wait(ref, None if until is None else max(0.0, until - time.monotonic()))
+            return ask()
         except (Unreachable, WorldError):
             now = time.monotonic()
             if lost_at is None:
                 out.note("the controller does not answer; jobs run on; waiting for it")
                 lost_at = now
-            elif now - lost_at > UNREACHABLE_LIMIT_S:
+            elif now - lost_at > UNREACHABLE_LIMIT_S or (until is not None and now > until):
                 raise
             time.sleep(RETRY_S)

@@ -31,7 +31,7 @@ from ..session import Session, pass_session
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many.")
 @click.option("-r", "--array", "expand", is_flag=True, help="A row for each waiting member of an array.")
 @click.option("-w", "--watch", is_flag=True, help="Print again every two seconds, until interrupted.")
-@out.output_options
+@out.output_options(lambda given: columns(0))
 @pass_session
 def command(
     session: Session, everything: bool, state: str | None, team: str | None, user: str | None, name: str | None,

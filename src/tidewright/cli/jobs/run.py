@@ -14,6 +14,7 @@ from .. import output as out
 from ..session import Session, pass_session
 from ..types import (
     CPUS,
+    DEADLINE,
     DEPENDENCY,
     DEVICES,
     DURATION,
@@ -22,6 +23,7 @@ from ..types import (
     GPU_SHARE,
     HOST_MEMORY,
     INDICES,
+    JOB_NAME,
     MEMORY,
     TYPES,
     VARIABLE,
@@ -67,8 +69,8 @@ from .notify_options import notify_options
               help="Real-time or best-effort: of a share (be: in what others leave of the device; default rt), or with --runtime "
               "(default be).")  # fmt: skip
 @click.option("--team", metavar="NAME", help="Who it is accounted to.")
-@click.option("--name", metavar="NAME", help="Default: made from the command.")
-@click.option("--deadline", type=DURATION, metavar="TIME", help="Wanted end, counted from now, e.g. 4h.")
+@click.option("--name", type=JOB_NAME, metavar="NAME", help="Default: made from the command.")
+@click.option("--deadline", type=DEADLINE, metavar="TIME", help="Wanted end, counted from now, e.g. 4h.")
 @click.option(
     "--time", "--max-duration", "limit", type=DURATION, metavar="TIME", help="Stop it after so much run time."
 )
@@ -132,10 +134,12 @@ def command(session: Session, /, **given: Any) -> int:
     """
     from ...app.jobspec import members
     from ...app.jobspec.ranks import ranks_note
-    from ...app.jobspec.submission import check_program
+    from ...app.jobspec.submission import check_program, folder_to_be_made
 
     spec = spec_of(given, "tide run --help")
     say_left_out()
+    if session.url is None and (missing := folder_to_be_made(spec)):
+        out.note(f"warning: {missing} does not exist; it is made when the job starts, for --output")
     if session.url is None:
         check_program(spec)
     hint = "" if given["ranks"] else ranks_note(spec)

@@ -39,12 +39,14 @@ def command(session: Session, /, **given: Any) -> int:
     make-spec | tide submit -
     """
     from ...app.jobspec.load import load, wrapped
-    from ...app.jobspec.submission import check_program, submitter
+    from ...app.jobspec.submission import check_program, folder_to_be_made, submitter
 
     more = overrides(given)
     file, arguments, line = given["file"], given["arguments"], given["wrap"]
     if line is not None and file is not None:
         raise UsageError("--wrap submits a command line, and there is a file too", f"leave out {file}, or --wrap")
+    if line is not None and not line.strip():
+        raise UsageError("--wrap has no command", "write it like --wrap 'python train.py | tee log'")
     if line is None and file is None:
         raise UsageError("no file to submit", "name one, - for stdin, or give a command line with --wrap")
     loaded = wrapped(line, submitter(), more) if line is not None else load(file, submitter(), arguments, more)
@@ -59,6 +61,8 @@ def command(session: Session, /, **given: Any) -> int:
             if (spec.command, spec.workdir) not in seen:
                 seen.add((spec.command, spec.workdir))
                 check_program(spec)
+                if missing := folder_to_be_made(spec):
+                    out.note(f"warning: {missing} does not exist; it is made when the job starts, for its output")
     jobs: list[SubmittedJob] = []
     at = 0
     for size, after in zip(loaded.groups, loaded.after, strict=True):

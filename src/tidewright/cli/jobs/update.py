@@ -13,7 +13,7 @@ from ...model.spec_changes import SpecChanges
 from ...wire.client import Client
 from .. import output as out
 from ..session import Session, pass_session
-from ..types import DURATION_OR_NONE, LIMIT, NUMBER
+from ..types import DEADLINE_OR_NONE, DURATION_OR_NONE, JOB_NAME, LIMIT, WEIGHT
 from .each_job import each, failed
 
 _SUBMIT_ANEW = "cancel it and submit it anew"
@@ -44,10 +44,10 @@ def _with_refusals(command: Any) -> Any:
               help="What is promised from now on: 95%, 70% or nothing of full speed.")  # fmt: skip
 @click.option("-t", "--time", "--max-duration", "limit", type=LIMIT, metavar="TIME|+TIME|-TIME|none",
               help="Limit of run time; +1h or -30m changes the one there is.")  # fmt: skip
-@click.option("--deadline", type=DURATION_OR_NONE, metavar="TIME|none", help="Wanted end, counted from now.")
+@click.option("--deadline", type=DEADLINE_OR_NONE, metavar="TIME|none", help="Wanted end, counted from now.")
 @click.option("--expect", type=DURATION_OR_NONE, metavar="TIME|none", help="Your estimate of its run time.")
-@click.option("--weight", type=NUMBER, metavar="N", help="Share among equals, above 0.")
-@click.option("--name", metavar="NAME", help="What it is called.")
+@click.option("--weight", type=WEIGHT, metavar="N", help="Share among equals, above 0.")
+@click.option("--name", type=JOB_NAME, metavar="NAME", help="What it is called.")
 @click.option("--team", metavar="NAME", help="Who it is accounted to; before its first start.")
 @click.option("--retries", type=click.IntRange(0, 1000), metavar="N", help="How often a failure is tried again.")
 @click.option("--array-limit", type=click.IntRange(min=0), metavar="N",

@@ -10,6 +10,7 @@ from ...base.errors import Conflict, NotFound
 from ...wire.api import NodeView
 from .. import output as out
 from .. import words
+from ..jobs.following import over_restarts
 from ..progress import progress
 from ..session import Session, pass_session
 from ..types import DURATION
@@ -35,7 +36,8 @@ def command(session: Session, node: str, move: bool, wait: bool, timeout: int | 
     for them, or end them with `tide cancel`. A job submitted with --level requeue starts again elsewhere.
 
     With --wait, the command returns when no job is on the node any more, running or suspended, and every image of a job that
-    waits has a copy elsewhere: the node can be switched off then.
+    waits has a copy elsewhere: the node can be switched off then. It outlasts a restart of the controller; a command that is
+    interrupted leaves the node drained.
     """
     if timeout is not None and not wait:
         raise click.UsageError("--timeout is of --wait; give both")
@@ -51,7 +53,7 @@ def _wait(session: Session, name: str, timeout: float | None) -> int:
     client, deadline = session.client(), None if timeout is None else time.monotonic() + timeout
     with progress(f"node {name}") as bar:
         while True:
-            node = next((one for one in client.nodes().nodes if one.name == name), None)
+            node = next((one for one in over_restarts(client.nodes, deadline).nodes if one.name == name), None)
             if node is None:
                 raise NotFound(f"node {name} is gone", "list nodes with tide nodes")
             if node.state != "draining":

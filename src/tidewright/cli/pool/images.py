@@ -51,7 +51,7 @@ def command(session: Session) -> None:
 
 @command.command("ls", short_help="List stored images.")
 @click.argument("job", type=int, required=False)
-@out.output_options
+@out.output_options(lambda given: IMAGES)
 @pass_session
 def ls(session: Session, job: int | None, output: str, headers: bool) -> None:
     """List the images in the stores, or those of JOB (an id).
@@ -88,7 +88,7 @@ def gc(session: Session, output: str) -> None:
 
 @command.command("verify", short_help="Check every byte of the stores.")
 @click.argument("job", type=int, required=False)
-@out.output_options
+@out.output_options(lambda given: FINDINGS)
 @pass_session
 def verify(session: Session, job: int | None, output: str, headers: bool) -> int:
     """Read everything in the stores, or all that the images of JOB (an id) need, and compare it with its hashes.

@@ -34,7 +34,7 @@ COLUMNS: list[Column[NodeView]] = [
 
 
 @click.command("nodes", short_help="List nodes.")
-@out.output_options
+@out.output_options(lambda given: COLUMNS)
 @pass_session
 def command(session: Session, output: str, headers: bool) -> None:
     """List nodes, their devices and the jobs on them. MEMORY is of one device.

@@ -16,7 +16,7 @@ from ..session import Session, pass_session
 @click.argument("workload", required=False, default="")
 @click.option("--learnt", is_flag=True, help="Only what jobs have shown.")
 @click.option("--forget", is_flag=True, help="Forget what jobs have shown of WORKLOAD; learn it anew.")
-@out.output_options
+@out.output_options(lambda given: columns())
 @pass_session
 def command(session: Session, workload: str, learnt: bool, forget: bool, output: str, headers: bool) -> None:
     """How fast workloads (tide run --workload NAME) run: declared with rates: in config.yaml, and learnt from jobs that report
@@ -38,15 +38,7 @@ def command(session: Session, workload: str, learnt: bool, forget: bool, output:
     if not rows and output == "table":
         out.note("no rates are known; declare them, or run jobs with --workload that report samples: docs/rates.md")
         return
-    columns: list[Column[RateRow]] = [
-        Column("WORKLOAD", lambda row: row.workload, least=12, tail=True),
-        Column("KIND", lambda row: row.kind, least=8, tail=True),
-        Column("DEVICES", lambda row: str(row.devices or "-"), right=True),
-        Column("NODES", lambda row: str(row.nodes or "any") if row.devices else "-", right=True),
-        Column("PER_S", _per_s, right=True, least=10),
-        Column("FROM", _from, least=6),
-    ]
-    out.print_rows(rows, columns, output, headers, lambda row: f"{row.workload}:{row.kind}:{row.devices}", reply)
+    out.print_rows(rows, columns(), output, headers, lambda row: f"{row.workload}:{row.kind}:{row.devices}", reply)
 
 
 def _per_s(row: RateRow) -> str:
@@ -59,3 +51,15 @@ def _from(row: RateRow) -> str:
     if not row.learnt:
         return "config"
     return f"jobs (config: {row.declared_per_s:,.4g})" if row.declared_per_s else "jobs"
+
+
+def columns() -> list[Column[RateRow]]:
+    """The columns of a list of rates."""
+    return [
+        Column("WORKLOAD", lambda row: row.workload, least=12, tail=True),
+        Column("KIND", lambda row: row.kind, least=8, tail=True),
+        Column("DEVICES", lambda row: str(row.devices or "-"), right=True),
+        Column("NODES", lambda row: str(row.nodes or "any") if row.devices else "-", right=True),
+        Column("PER_S", _per_s, right=True, least=10),
+        Column("FROM", _from, least=6),
+    ]

@@ -12,5 +12,7 @@ from ..session import Session, pass_session
 @pass_session
 def command(session: Session, node: str) -> None:
     """Let NODE take new work again."""
-    session.client().undrain(node)
-    click.echo(f"node {node} takes work again")
+    client = session.client()
+    before = next((one.state for one in client.nodes().nodes if one.name == node), "")
+    client.undrain(node)
+    click.echo(f"node {node} was not drained; it is up" if before == "up" else f"node {node} takes work again")

@@ -13,7 +13,7 @@ from ..session import Session, pass_session
 
 @click.command("usage", short_help="Device-time by team, user or tier.")
 @click.option("--by", type=click.Choice(["team", "user", "tier"]), default="team", show_default=True, help="Group by.")
-@out.output_options
+@out.output_options(lambda given: columns(given.get("by") or "team"))
 @pass_session
 def command(session: Session, by: str, output: str, headers: bool) -> None:
     """Device-hours that live and ended jobs held, and what of it was delivered as run time.
@@ -21,7 +21,17 @@ def command(session: Session, by: str, output: str, headers: bool) -> None:
     FRACTION is the mean delivered GPU fraction of the group's jobs.
     """
     reply = session.client().usage(by)
-    columns: list[Column[UsageRow]] = [
+    out.print_rows(reply.rows, columns(by), output, headers, lambda row: row.key, reply)
+
+
+def hours(device_s: float) -> str:
+    """Device-time with its unit."""
+    return f"{device_s / 3600:.2f}h" if device_s >= 360 else f"{device_s:.0f}s"
+
+
+def columns(by: str) -> list[Column[UsageRow]]:
+    """The columns of a list of groups ``by`` team, user or tier."""
+    return [
         Column(by.upper(), lambda row: row.key or "-", least=10, tail=True),
         Column("JOBS", lambda row: str(row.jobs), right=True),
         Column("LIVE", lambda row: str(row.live), right=True, leave=1),
@@ -30,9 +40,3 @@ def command(session: Session, by: str, output: str, headers: bool) -> None:
         Column("FRACTION", lambda row: words.percent(row.fraction), right=True),
         Column("PREEMPTED", lambda row: str(row.preemptions), right=True, leave=2),
     ]
-    out.print_rows(reply.rows, columns, output, headers, lambda row: row.key, reply)
-
-
-def hours(device_s: float) -> str:
-    """Device-time with its unit."""
-    return f"{device_s / 3600:.2f}h" if device_s >= 360 else f"{device_s:.0f}s"

@@ -34,6 +34,16 @@ SERVICES: list[Column[ServiceView]] = [
     Column("USER", lambda one: one.user or "-", wide=True),
     Column("COMMAND", lambda one: one.command, wide=True),
 ]
+GATEWAY: list[Column[dict[str, Any]]] = [
+    Column("SERVICE", lambda one: one["name"], least=10, tail=True),
+    Column("REPLICAS", lambda one: str(one["replicas"]), right=True),
+    Column("WAITING", lambda one: str(one["waiting"]), right=True),
+    Column("ANSWERED", lambda one: str(one["requests"].get("ok", 0)), right=True),
+    Column("FAILED", lambda one: str(sum(one["requests"].get(name, 0) for name in ("model", "lost"))), right=True),
+    Column("REFUSED", lambda one: _refused(one["requests"]), least=8, leave=1),
+    Column("RESTARTS", lambda one: str(one.get("restarts", 0)), right=True),
+    Column("LAST END", lambda one: one.get("last_end") or "-", least=10, leave=2),
+]
 REPLICAS: list[Column[ReplicaView]] = [
     Column("JOB", lambda one: str(one.job), right=True),
     Column("NAME", lambda one: one.name, least=10, tail=True),
@@ -206,7 +216,7 @@ def gateway(session: Session, listen: str, token_file: str | None, max_body: int
 
 
 @command.command("top", short_help="What the gateway does.")
-@out.output_options
+@out.output_options(lambda given: GATEWAY)
 @pass_session
 def top(session: Session, output: str, headers: bool) -> None:
     """What the gateway of this machine does, by service: replicas that are ready, requests that wait, those so far by
@@ -215,17 +225,7 @@ def top(session: Session, output: str, headers: bool) -> None:
     from ...app.serving import gateway_status
 
     reply = gateway_status(session.state)
-    columns: list[Column[dict[str, Any]]] = [
-        Column("SERVICE", lambda one: one["name"], least=10, tail=True),
-        Column("REPLICAS", lambda one: str(one["replicas"]), right=True),
-        Column("WAITING", lambda one: str(one["waiting"]), right=True),
-        Column("ANSWERED", lambda one: str(one["requests"].get("ok", 0)), right=True),
-        Column("FAILED", lambda one: str(sum(one["requests"].get(name, 0) for name in ("model", "lost"))), right=True),
-        Column("REFUSED", lambda one: _refused(one["requests"]), least=8, leave=1),
-        Column("RESTARTS", lambda one: str(one.get("restarts", 0)), right=True),
-        Column("LAST END", lambda one: one.get("last_end") or "-", least=10, leave=2),
-    ]
-    out.print_rows(reply["services"], columns, output, headers, lambda one: str(one["name"]), reply)
+    out.print_rows(reply["services"], GATEWAY, output, headers, lambda one: str(one["name"]), reply)
 
 
 def _refused(requests: dict[str, int]) -> str:
@@ -253,7 +253,7 @@ def logs(session: Session, name: str, tail: int) -> None:
 
 @command.command("ls", short_help="List services, or the replicas of one.")
 @click.argument("name", required=False)
-@out.output_options
+@out.output_options(lambda given: [*SERVICES, *REPLICAS])
 @pass_session
 def ls(session: Session, name: str | None, output: str, headers: bool) -> None:
     """List services, or the replicas of NAME. REPLICAS is how many of the present version run, of those that are wanted.

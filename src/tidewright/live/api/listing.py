@@ -21,7 +21,7 @@ from ...model.array_record import array_key
 from ...model.job import JobSpec, State
 from ...model.rate import progress_column
 from ...wire import api
-from ...wire.array_refs import ranges
+from ...wire.array_refs import member_ref, ranges
 from ...wire.calls.completion import MOST_WORDS, Word
 from ..journal.archive import GPU_SECOND, Sums
 from ..journal.store import Journal
@@ -227,13 +227,16 @@ _FIELD_OF = {"teams": "team", "users": "user", "names": "name"}
 
 
 async def _of_jobs(book: Book, ended: Iterable[Ended], of: str, prefix: str) -> list[Word]:
-    """Teams, users or names; else ids, arrays, and those names that are of one job alone, since those of several are refused.
-    Members of an array (12_3) are offered once the array and ``_`` are there."""
+    """Teams, users or names; else ids, arrays, and names: those of one live job, since those of several are refused, and of the
+    latest ended one where no live job has it.
+    Members of an array (12_3) are offered once the array and ``_`` are there, all of them as ranges and by name behind ``[``."""
     jobs = {one.job: (one.spec, int(one.state)) for one in ended}
     jobs |= {job: (spec, int(book.jobs[job].state)) for job, spec in book.specs.items()}
+    if of == "names" and "[" not in prefix:
+        return [Word(word) for word in {spec.array.parent if spec.array else spec.name: 0 for spec, _ in jobs.values()}]
     if of in _FIELD_OF:
         return [Word(word) for word in dict.fromkeys(getattr(spec, _FIELD_OF[of]) for spec, _ in jobs.values())]
-    names = Counter(spec.name for spec, _ in jobs.values())
+    names, before = Counter(spec.name for spec in book.specs.values()), set[str]()
     found, pause = await _of_arrays(jobs, prefix), CooperativeYield()
     for job, (spec, state) in jobs.items():
         await pause()
@@ -241,20 +244,27 @@ async def _of_jobs(book: Book, ended: Iterable[Ended], of: str, prefix: str) -> 
             continue
         if str(job).startswith(prefix):
             found.append(Word(str(job), f"{spec.name}, {state_name(state)}"))
-        if names[spec.name] == 1 and spec.name.startswith(prefix):
+        known = names[spec.name] == 1 if job in book.specs else not names[spec.name] and spec.name not in before
+        if known and spec.name.startswith(prefix):
+            before.add(spec.name)
             found.append(Word(spec.name, f"job {job}, {state_name(state)}"))
     return found
 
 
 async def _of_arrays(jobs: Mapping[int, tuple[JobSpec, int]], prefix: str) -> list[Word]:
     found: dict[str, Word] = {}
+    several: dict[str, list[int]] = {}
     pause = CooperativeYield()
     for spec, state in jobs.values():
         await pause()
         array = spec.array
         if array is None or not array.job:
             continue
-        if "_" in prefix:
+        if "[" in prefix:
+            several.setdefault(f"{array.job}_[", []).append(array.index)
+            if spec.name.startswith(prefix):
+                found[spec.name] = Word(spec.name, f"{member_ref(array.job, array.index)}, {state_name(state)}")
+        elif "_" in prefix:
             member = f"{array.job}_{array.index}"
             if member.startswith(prefix):
                 found[member] = Word(member, f"{spec.name}, {state_name(state)}")
@@ -262,4 +272,7 @@ async def _of_arrays(jobs: Mapping[int, tuple[JobSpec, int]], prefix: str) -> li
             found[str(array.job)] = Word(str(array.job), f"array {array.parent}, {counted(array.size, 'member')}")
         if array.parent.startswith(prefix):
             found[array.parent] = Word(array.parent, f"array {array.job}, {counted(array.size, 'member')}")
+    for begun, indices in several.items():
+        word = f"{begun}{ranges(indices)}]"
+        found[word] = Word(word, counted(len(indices), "member"))
     return list(found.values())

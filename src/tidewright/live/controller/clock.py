@@ -82,6 +82,11 @@ def difference_us(
     return known.at_us + steady() - known.steady_us - wall()
 
 
+def readable(path: Path) -> bool:
+    """Whether a file holds the base of a clock."""
+    return _read(path) is not None
+
+
 def _read(path: Path) -> Base | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Base)

@@ -18,9 +18,11 @@ an array or members of it."""
 
 
 def job_path(ref: Ref, tail: str = "") -> str:
-    """The path of a request about a job. Raises NotFound for an empty name."""
+    """The path of a request about a job. Raises NotFound for an empty name, and for one with a slash: another path."""
     if not str(ref):
         raise NotFound("an empty name of a job", "list jobs with tide ps --all")
+    if "/" in str(ref):
+        raise NotFound(f"no job called {ref!r}", "list jobs with tide ps --all")
     return f"/v1/jobs/{quote(str(ref), safe='')}{tail}{'?single=1' if isinstance(ref, int) else ''}"
 
 

@@ -153,7 +153,7 @@ class ArrayRoutes(ServiceRoutes):
             if found.many:
                 raise submission.refusal(Code.NO_SUCH_ARRAY(found.jobs[0]), "notfound")
             ref = request.path_params["ref"]
-            raise NotFound(f"{ref} is one job, and the limit is of an array", "name an array: its id, or its name")
+            raise NotFound(f"{ref!r} is one job, and the limit is of an array", "name an array: its id, or its name")
         if not 0 <= body.limit < 2**31:
             raise submission.refusal(
                 Code.SPEC_WRONG((f"limit: {body.limit} is not between 0 and {2**31 - 1}",)), "usage"

@@ -60,6 +60,8 @@ class JobChangeRoutes(ArrayRoutes):
             raise UsageError("changes: max_duration_us and limit_by_us are both given", "give one of them")
         if body.changes.name == "":
             raise UsageError("changes: the name is empty", "give a name of letters, digits and . _ -")
+        if body.changes.name is not None and any(letter in body.changes.name for letter in "[]"):
+            raise UsageError("changes: the name has brackets, as members of arrays have", "give a name without")
         if body.changes.name is not None and (await self._select(request)).many:
             raise UsageError("changes: a name is of one job, and these are several", "leave the name as it is")
         changes, by = body.changes, caller(request.scope)
