@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +49,9 @@ def test_what_is_asked_for_is_shown_of_the_job_and_of_its_node(tide: Real) -> No
         (node,) = json.loads(tide("nodes", "-o", "json").stdout)["nodes"]
     assert (node["cpus_milli_asked"], node["memory_asked"]) == (1000, 200 * 2**20) and not node.get("unlimited")
     assert f"1/{node['cpus']}" in tide("nodes", "-o", "wide").stdout
-    shown = next(line for line in tide("show", "1").stdout.splitlines() if line.startswith("host"))
+    shown, until = "", time.monotonic() + 20
+    while "enforced" not in shown and time.monotonic() < until:  # said by the agent once the ranks have started
+        shown = next(line for line in tide("show", "1").stdout.splitlines() if line.startswith("host"))
     assert "0.5 CPUs and 100.0MiB of memory for each rank; enforced by cgroup v" in shown
 
 

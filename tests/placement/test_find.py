@@ -1,7 +1,7 @@
 """Packing: what is found is free, of the right shape, and as tight as promised."""
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tidewright.model.board import Board, Layout
@@ -31,7 +31,7 @@ def fill(pool_board: Board, *used: int) -> None:
 @given(
     view=views(), count=st.integers(1, 3) | st.integers(1, 40), mode=st.sampled_from(["consolidate", "one-node", "any"])
 )
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_what_is_found_is_free_and_has_the_shape_asked_for(view, count, mode):
     scratch = view.board()
     found = place(scratch, Request(count, (2, 1), placement=mode))
