@@ -102,7 +102,8 @@ class Gang:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TIDE_")}
         environ |= {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "OUT": str(self.out), "USE_LIBUV": "0", "PYTHONPATH": str(PROGRAMS), **PYTHON, **self.environ,
+            "MASTER_PORT": str(port), "OUT": str(self.out), "USE_LIBUV": "0", "PYTHONPATH": str(PROGRAMS),
+            **PYTHON, **self.environ,
         }  # fmt: skip
         if self.wrapped:
             environ |= {"TIDE_BOX": str(rank_dir), "TIDE_STEP_FILE": str(rank_dir / "step")}
