@@ -162,6 +162,7 @@ def test_a_second_gateway_and_strangers(serving: Serving) -> None:
     assert "runs already" in second.stderr
 
     async def stranger(data: bytes) -> bytes:
+        """Refused at its first bytes: a replica's first message is a small one."""
         reader, writer = await asyncio.open_unix_connection(serving.state / "serve.sock")
         writer.write(data)
         await writer.drain()
