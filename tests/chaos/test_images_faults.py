@@ -58,6 +58,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 def hosts(pool: Hosts) -> Iterator[Hosts]:
     """Each test finds all of them up, and nothing runs there when it has ended well."""
     pool.thaw()
+    pool.restart()
     for host in list(pool.decoys):
         pool.find(host)
     pool.until(lambda: all(pool.agent(host) for host in HOSTS) and "down" not in pool.states().values())
@@ -65,9 +66,12 @@ def hosts(pool: Hosts) -> Iterator[Hosts]:
         if node.state != "up":
             pool.client().undrain(node.name)
     pool.until(lambda: pool.states() == dict.fromkeys(HOSTS, "up"))
+    left = [job.id for job in pool.client().jobs().jobs]
+    for job in left:  # of a test that failed
+        pool.client().cancel(job)
+    pool.until(lambda: all(pool.ended(job) for job in left) and not any(pool.ranks(host) for host in HOSTS))
     yield pool
     assert [job.id for job in pool.client().jobs().jobs] == []
-    pool.until(lambda: not any(pool.ranks(host) for host in HOSTS))
 
 
 def begin(hosts: Hosts, steps: int = STEPS, every_s: float = EVERY_S) -> tuple[int, str]:
