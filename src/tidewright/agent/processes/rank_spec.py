@@ -68,7 +68,8 @@ def _node(args: LaunchArgs, seat: RankSeat) -> TaskPlace:
 
 
 def counted(args: LaunchArgs, seat: RankSeat) -> tuple[int, ...]:
-    """The devices that a rank's program counts, as under torchrun: device LOCAL_RANK is its own. Empty where it counts its own: ranks have several devices each, share some, or were to see their own (--gpus-per-task)."""
+    """The devices that a rank's program counts, as under torchrun: device LOCAL_RANK is its own. Empty where it counts its own:
+    ranks have several devices each, share some, or were to see their own (--gpus-per-task)."""
     if is_batch(args.env) and PER_TASK in args.env:
         return ()
     node = _node(args, seat)
