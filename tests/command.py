@@ -34,8 +34,13 @@ def tide(state: Path, *arguments: str, cwd: Path | None = None) -> Finished:
     """Run one command on a state directory, in ``cwd``."""
     if arguments[0] != "up":
         return here("--state", str(state), *arguments, cwd=cwd)
-    with mock.patch.object(start, "subprocess", SimpleNamespace(Popen=_controller, DEVNULL=subprocess.DEVNULL)):
+    with controllers_forked():
         return here("--state", str(state), *arguments, cwd=cwd)
+
+
+def controllers_forked() -> contextlib.AbstractContextManager[object]:
+    """In here commands that start a controller have it forked."""
+    return mock.patch.object(start, "subprocess", SimpleNamespace(Popen=_controller, DEVNULL=subprocess.DEVNULL))
 
 
 def _controller(argv: list[str], *, cwd: str, stdout: int, **_: object) -> Forked:
