@@ -47,6 +47,8 @@ class Query(NamedTuple):
     limit: int = 0
     without: Mapping[int, object] = {}
     """Jobs in the book that are not shown."""
+    pending: Mapping[int, Ended] = {}
+    """Jobs that have left the book, whose ends are not durable yet."""
     collapse: bool = False
     """One entry for the members of an array that wait alike."""
 
@@ -90,6 +92,9 @@ async def _matching(book: Book, journal: Journal, query: Query, now: int) -> Asy
             view = views.live_job(book, job, now)
             yield job, _for_all(book, view, stands_for[job]) if job in stands_for else view
         await pause()
+    for ended in list(query.pending.values()) if not query.states or State.STOPPING in query.states else ():
+        if _fits(ended.spec, query.equal) and ended.job not in query.without:
+            yield ended.job, views.almost_ended(ended)
     final = [int(state) for state in query.states if state >= State.COMPLETED]
     if final or (query.ended and not query.states):
         async for view in _ended(journal, final, query):
@@ -136,6 +141,12 @@ def _of(book: Book, ids: list[int], equal: Mapping[str, str]) -> list[int]:
         and (fields is None or fields(spec) == one_or_all)
         and (name is None or spec.name == name or (spec.array is not None and spec.array.parent == name))
     ]
+
+
+def _fits(spec: JobSpec, equal: Mapping[str, str]) -> bool:
+    """As ``_of``, of one job."""
+    names = (spec.name, spec.array.parent if spec.array is not None else spec.name)
+    return all(value in names if key == "name" else getattr(spec, key) == value for key, value in equal.items())
 
 
 def _live(book: Book, states: tuple[State, ...]) -> list[int]:

@@ -95,7 +95,7 @@ class Routes(JobChangeRoutes):
             states=tuple(states(given.get("state", ""))), limit=number(request, "limit", 0),
             equal={key: given[key] for key in ("name", "team", "user") if key in given},
             ended=flag(request, "all"), without=self.context.loop.rejected,
-            collapse=flag(request, "collapse"),
+            collapse=flag(request, "collapse"), pending=self.context.loop.pending_archive,
         )  # fmt: skip
         found = await listing(self._book, self.context.journal, query, self._now())
         return Response(found, media_type="application/json")
