@@ -22,9 +22,10 @@ def put_here(order: PutOrder, started: Callable[[Any], None] = lambda stop: None
 
 @pytest.fixture(autouse=True)
 def no_put_worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rings 1 and 2 start no process for an image of some kilobytes."""
+    """Rings 1 and 2 start no process for an image of some kilobytes, and wait for no reader that may come."""
     if request.node.get_closest_marker("processes") is None:
         monkeypatch.setattr("tidewright.agent.checkpointing.images.put_in_worker", put_here)
+        monkeypatch.setattr("tidewright.agent.checkpointing.image_leases.GRACE_S", 0.01)
 
 
 @pytest.fixture
