@@ -14,7 +14,7 @@ from tidewright.checkpoint.store.put_worker import KINDS, PutOrder, put_all
 
 
 def put_here(order: PutOrder, started: Callable[[Any], None] = lambda stop: None) -> Any:
-    """What the process does that adds images to a store, in this one; tests/checkpoint/store/test_put_worker.py has the process."""
+    """What the process does that adds images to a store, in this one. The process: tests/checkpoint/store/test_put_worker.py."""
     started(lambda: None)
     answer = put_all(order)
     return list(answer.made), KINDS[answer.kind](answer.error) if answer.error else None
