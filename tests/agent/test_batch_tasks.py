@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tidewright.agent.layout import AgentLayout
 from tidewright.agent.processes.batch_tasks import TaskSeat, node_groups, task_variables
+from tidewright.agent.processes.rank_spec import NodeContext, specs
+from tidewright.checkpoint.cgroup import Signals
+from tidewright.devices.fake import FakeBackend
+from tidewright.wire.agent import LaunchArgs, RankSeat
 
 
 def variables(hosts: str, rank: int, nodes: str = "2", **more: object) -> dict[str, str]:
@@ -35,6 +42,49 @@ def test_groups_of_tasks_on_one_host_count_as_the_nodes_that_were_asked_for() ->
     assert (found["SLURM_NNODES"], found["SLURM_NODEID"], found["SLURM_LOCALID"]) == ("2", "1", "0")
     assert found["SLURM_TASKS_PER_NODE"] == "2(x2)" and found["SLURM_JOB_NODELIST"] == "n[1,1]"
     assert found["SLURM_GPUS_ON_NODE"] == "2" and found["SLURM_JOB_GPUS"] == "2,3"
+
+
+def seats(*devices: tuple[int, ...]) -> tuple[RankSeat, ...]:
+    return tuple(RankSeat(rank, rank, each) for rank, each in enumerate(devices))
+
+
+def found(tmp_path: Path, ranks: tuple[RankSeat, ...], kind: str = "h100", **env: str) -> list[tuple[str, str, str]]:
+    """What each rank of four devices sees of them, its local rank and how many there are."""
+    layout = AgentLayout(tmp_path)
+    layout.prepare()
+    context = NodeContext(layout, FakeBackend("n1", 4, kind=kind), Signals())
+    args = LaunchArgs(job=1, attempt=1, command=("x",), env=env, ranks=ranks, world_size=len(ranks))
+    made = [specs(args, context)[seat.rank].env for seat in ranks]
+    return [
+        (one["FAKE_VISIBLE_DEVICES"].replace("FAKE-000", ""), one["LOCAL_RANK"], one["LOCAL_WORLD_SIZE"])
+        for one in made
+    ]
+
+
+BATCH = {"TIDE_SLURM_NODES": "2", "TIDE_SLURM_HOSTS": "n1:4"}
+ONE_EACH = seats((2,), (0,), (3,), (1,))
+
+
+def test_device_local_rank_is_a_ranks_own_as_under_torchrun(tmp_path: Path) -> None:
+    """torch.cuda.set_device(LOCAL_RANK) of programs that torchrun was to start; NCCL finds the others' devices beside it."""
+    assert found(tmp_path, ONE_EACH) == [("2,0,3,1", str(rank), "4") for rank in range(4)]
+
+
+def test_ranks_that_share_a_device_count_it_as_the_only_one(tmp_path: Path) -> None:
+    assert found(tmp_path, seats((0,), (0,), (1,), (1,))) == [(device, "0", "1") for device in "0011"]
+    assert [local for _, local, _ in found(tmp_path, seats((0,), (0,)), "cpu")] == ["0", "1"]
+
+
+def test_ranks_with_several_devices_count_their_own(tmp_path: Path) -> None:
+    assert found(tmp_path, seats((0, 1), (2, 3))) == [("0,1", "0", "2"), ("2,3", "1", "2")]
+
+
+def test_tasks_count_the_devices_of_the_node_that_their_script_knows(tmp_path: Path) -> None:
+    """cuda:$SLURM_LOCALID is the task's own, unless it asks for so many of each task's own."""
+    both = [("2,0", "0", "2"), ("2,0", "1", "2"), ("3,1", "0", "2"), ("3,1", "1", "2")]
+    assert found(tmp_path, ONE_EACH, **BATCH) == both
+    own = [(device, "0", "1") for device in "2031"]
+    assert found(tmp_path, ONE_EACH, **BATCH, SLURM_GPUS_PER_TASK="1") == own
 
 
 def test_uneven_hosts_are_counted_as_they_are() -> None:

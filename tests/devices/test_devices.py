@@ -151,6 +151,9 @@ def test_nvidia_shows_devices_by_uuid_and_keeps_one_kind():
     assert (node.kind, node.devices, node.uuids) == ("h100", 2, ("GPU-0000", "GPU-0002"))
     assert "t4" in node.note
     assert backend.environment((1,)).env["CUDA_VISIBLE_DEVICES"] == "GPU-0002"
+    assert backend.environment((1,)).alone and not backend.environment((0, 1)).alone
+    counted = backend.environment((1,), counted=(1, 0))
+    assert counted.env["CUDA_VISIBLE_DEVICES"] == "GPU-0002,GPU-0000" and not counted.alone
     assert backend.usage()[0].processes == (3, 7)
     assert backend.usage()[0].held == {7: 2**29}, "what the driver does not tell is not made up"
 

@@ -69,7 +69,9 @@ class CpuBackend:
     def forgive(self) -> None:
         """Nothing is held against a core."""
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
+    def environment(
+        self, devices: tuple[int, ...], sharers: int = 1, counted: tuple[int, ...] = ()
+    ) -> DeviceEnvironment:
         """Thread limits count slots, not cores, so that a job gets the same number on every placement."""
         check_indices(devices, self._slots)
         threads = max(1, len(self._cores) // self._slots * len(devices) // sharers)

@@ -110,9 +110,14 @@ class FakeBackend:
     def forgive(self) -> None:
         self.faults = FaultLog(self.faults.quarantine_s)
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
+    def environment(
+        self, devices: tuple[int, ...], sharers: int = 1, counted: tuple[int, ...] = ()
+    ) -> DeviceEnvironment:
         check_indices(devices, self._spec.devices)
-        return DeviceEnvironment({"FAKE_VISIBLE_DEVICES": ",".join(self._spec.uuids[index] for index in devices)})
+        check_indices(counted or devices, self._spec.devices)
+        shown = [self._spec.uuids[index] for index in counted or devices]
+        alone = len(shown) == 1 and self._spec.kind != "cpu"
+        return DeviceEnvironment({"FAKE_VISIBLE_DEVICES": ",".join(shown)}, alone=alone)
 
     def share(self, part: Slice) -> ShareGrant:
         self._shares.add(part)

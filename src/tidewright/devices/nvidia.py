@@ -111,11 +111,15 @@ class NvidiaBackend:
     def forgive(self) -> None:
         self._faults, self._needed_reset = FaultLog(), {}
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
+    def environment(
+        self, devices: tuple[int, ...], sharers: int = 1, counted: tuple[int, ...] = ()
+    ) -> DeviceEnvironment:
         """Devices by UUID, so that renumbering by the driver shows no job another's device."""
         check_indices(devices, len(self._handles))
-        shown = ",".join(self._spec.uuids[index] for index in devices)
-        return DeviceEnvironment({"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        check_indices(counted or devices, len(self._handles))
+        shown = [self._spec.uuids[index] for index in counted or devices]
+        env = {"CUDA_VISIBLE_DEVICES": ",".join(shown), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return DeviceEnvironment(env, alone=len(shown) == 1)
 
     def share(self, part: Slice) -> ShareGrant:
         """Asked each time whether MPS runs: an operator may start or stop it."""

@@ -38,6 +38,8 @@ class DeviceEnvironment(Struct, frozen=True):
 
     env: dict[str, str]
     cpus: tuple[int, ...] = ()
+    alone: bool = False
+    """Its program counts one device, which is 0, as on a node of its own."""
 
 
 class Slice(Struct, frozen=True):
@@ -110,8 +112,13 @@ class Backend(Protocol):
         """An operator has seen to the devices: errors of the past are no longer held against them."""
         ...
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
-        """What a rank on ``devices`` gets when ``sharers`` ranks share them. Raises UsageError for unknown indices."""
+    def environment(
+        self, devices: tuple[int, ...], sharers: int = 1, counted: tuple[int, ...] = ()
+    ) -> DeviceEnvironment:
+        """What a rank on ``devices`` gets when ``sharers`` ranks share them. Raises UsageError for unknown indices.
+
+        ``counted``: devices of all ranks of the node, in the order in which programs count them that name a device by its place
+        there (``cuda:LOCAL_RANK``); empty: just ``devices``. For backends whose programs do so."""
         ...
 
     def share(self, part: Slice) -> ShareGrant:

@@ -51,8 +51,10 @@ class StandIn:
     def forgive(self) -> None:
         self._inner.forgive()
 
-    def environment(self, devices: tuple[int, ...], sharers: int = 1) -> DeviceEnvironment:
-        return self._inner.environment(devices, sharers)
+    def environment(
+        self, devices: tuple[int, ...], sharers: int = 1, counted: tuple[int, ...] = ()
+    ) -> DeviceEnvironment:
+        return self._inner.environment(devices, sharers, counted)
 
     def share(self, part: Slice) -> ShareGrant:
         return self._inner.share(part)

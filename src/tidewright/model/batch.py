@@ -11,6 +11,8 @@ NODES = "TIDE_SLURM_NODES"
 """Set at submission: the nodes it asked for; 0: it did not say."""
 GPUS = "TIDE_SLURM_GPUS"
 """Set at submission where the script asks for GPUs."""
+PER_TASK = "SLURM_GPUS_PER_TASK"
+"""Set at submission where the script asks for so many GPUs of each task's own."""
 HOSTS = "TIDE_SLURM_HOSTS"
 """Set at launch: ``name:tasks`` of each node of the attempt, in rank order, joined by commas."""
 

@@ -66,6 +66,11 @@ def check_environment(backend: Backend, node: NodeSpec) -> None:
         assert all(isinstance(text, str) for pair in each.env.items() for text in pair), "variables are strings"
         assert len(set(each.cpus)) == len(each.cpus), "a core twice"
     assert backend.environment(everything, sharers=2) == shown[-1], "environment() changes its answer"
+    for index in everything:
+        counted = backend.environment((index,), counted=everything)
+        assert counted.cpus == shown[index].cpus, "devices that are only counted change no cores"
+        if len(everything) > 1 and counted.alone:
+            assert counted == shown[index], "alone: it counts more than its own device"
     for wrong in ((), (node.devices,), (-1,), (0, 0)):
         try:
             backend.environment(wrong)

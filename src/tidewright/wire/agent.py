@@ -20,7 +20,7 @@ Verb = Literal["", "launch", "suspend", "resume", "stop", "checkpoint", "fetch"]
 
 
 class RankSeat(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where one rank sits on this node: the indices of the devices it sees."""
+    """Where one rank sits on this node: the indices of its devices."""
 
     rank: int
     local_rank: int

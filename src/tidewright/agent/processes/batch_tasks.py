@@ -43,23 +43,43 @@ def node_groups(asked: int, hosts: Sequence[tuple[str, int]]) -> list[tuple[str,
     return [(name, size) for name, count in hosts for _ in range(count // size)]
 
 
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """Where a task is as its script counts nodes: the index of its node among ``nodes``, its own there, and all ranks there."""
+
+    node: int
+    nodes: int
+    local: int
+    ranks: Sequence[int]
+
+
+def task_place(given: Mapping[str, str], rank: int) -> TaskPlace:
+    """``given``: as of ``task_variables``."""
+    groups = _groups(given)
+    node, local = _place(groups, rank)
+    return TaskPlace(node, len(groups), local, range(rank - local, rank - local + groups[node][1]))
+
+
+def _groups(given: Mapping[str, str]) -> list[tuple[str, int]]:
+    hosts = [(name, int(count)) for name, _, count in (part.rpartition(":") for part in given[HOSTS].split(","))]
+    return node_groups(int(given[NODES]), hosts)
+
+
 def task_variables(given: Mapping[str, str], seat: TaskSeat) -> dict[str, str]:
     """What a task finds. ``given``: the job's own variables, with what the submission and the controller know."""
-    hosts = [(name, int(count)) for name, _, count in (part.rpartition(":") for part in given[HOSTS].split(","))]
-    groups = node_groups(int(given[NODES]), hosts)
-    node, local = _place(groups, seat.rank)
+    groups, place = _groups(given), task_place(given, seat.rank)
+    node = place.node
     names, sizes = [name for name, _ in groups], [size for _, size in groups]
-    first = seat.rank - local
     programs = str(PurePath(INSIDE / "lib" if seat.full else INJECT, "_tidewright", "slurm", "bin"))
     found = {
         **_ids(given, seat),
         **_shape(names, sizes),
         "SLURM_PROCID": str(seat.rank),
-        "SLURM_LOCALID": str(local),
+        "SLURM_LOCALID": str(place.local),
         "SLURM_NODEID": str(node),
         "SLURMD_NODENAME": names[node],
-        "SLURM_GTIDS": ",".join(str(rank) for rank in range(first, first + sizes[node])),
-        **_cpus(given, seat, sizes, range(first, first + sizes[node])),
+        "SLURM_GTIDS": ",".join(map(str, place.ranks)),
+        **_cpus(given, seat, sizes, place.ranks),
         "SLURM_LAUNCH_NODE_IPADDR": seat.master_addr,
         "TIDE_SLURM_ADDRESSES": ",".join(
             f"{name}={seat.addresses.get(name, seat.master_addr)}" for name in dict.fromkeys(names)
@@ -69,7 +89,7 @@ def task_variables(given: Mapping[str, str], seat: TaskSeat) -> dict[str, str]:
         "PATH": f"{programs}:{given.get('PATH') or '/usr/local/bin:/usr/bin:/bin'}",
     }
     if GPUS in given:
-        mine = {device for rank in range(first, first + sizes[node]) for device in seat.devices.get(rank, ())}
+        mine = {device for rank in place.ranks for device in seat.devices.get(rank, ())}
         found["SLURM_GPUS_ON_NODE"] = str(len(mine))
         found["SLURM_JOB_GPUS"] = ",".join(str(device) for device in sorted(mine))
     return found
@@ -99,7 +119,7 @@ def _shape(names: Sequence[str], sizes: Sequence[int]) -> dict[str, str]:
     }
 
 
-def _cpus(given: Mapping[str, str], seat: TaskSeat, sizes: Sequence[int], tasks: range) -> dict[str, str]:
+def _cpus(given: Mapping[str, str], seat: TaskSeat, sizes: Sequence[int], tasks: Sequence[int]) -> dict[str, str]:
     """CPUs of the node: what the job asked for, else those that its tasks there may use."""
     each = int(given.get("SLURM_CPUS_PER_TASK") or 0)
     if not each:

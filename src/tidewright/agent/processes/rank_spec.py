@@ -17,13 +17,13 @@ from ...devices.protocol import Backend, DeviceEnvironment, ShareGrant
 from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
 from ...launch.memory_share import FRACTION, within
 from ...launch.sandbox import RankSandbox, on_path
-from ...model.batch import HOSTS, is_batch
+from ...model.batch import HOSTS, PER_TASK, is_batch
 from ...model.job import Level
 from ...wire.agent import LaunchArgs, RankSeat
 from ..layout import AgentLayout, workdir
 from ..machine.validate import check
 from .accounts import Account, account_of, slots_of
-from .batch_tasks import TaskSeat, task_variables
+from .batch_tasks import TaskPlace, TaskSeat, task_place, task_variables
 from .rank import Spec
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,25 @@ def sharers(args: LaunchArgs, seat: RankSeat) -> int:
     return max(crowd[device] for device in seat.devices)
 
 
+def _node(args: LaunchArgs, seat: RankSeat) -> TaskPlace:
+    """The node of a rank as its program counts nodes: a batch script's may be part of one (see ``batch_tasks``)."""
+    if is_batch(args.env) and HOSTS in args.env:
+        return task_place(args.env, seat.rank)
+    return TaskPlace(args.group_rank, args.groups, seat.local_rank, [other.rank for other in args.ranks])
+
+
+def counted(args: LaunchArgs, seat: RankSeat) -> tuple[int, ...]:
+    """The devices that a rank's program counts, as under torchrun: device LOCAL_RANK is its own. Empty where it counts its own:
+    ranks have several devices each, share some, or were to see their own (--gpus-per-task)."""
+    if is_batch(args.env) and PER_TASK in args.env:
+        return ()
+    node = _node(args, seat)
+    beside = [other for other in args.ranks if other.rank in node.ranks]
+    devices = [device for other in sorted(beside, key=lambda each: each.rank) for device in other.devices]
+    one_each = all(len(other.devices) == 1 for other in beside) and len(set(devices)) == len(devices)
+    return tuple(devices) if one_each else ()
+
+
 def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, DeviceEnvironment]:
     """What each rank's devices give it. Raises UsageError for devices that do not exist."""
     if args.beside:
@@ -67,7 +86,7 @@ def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, DeviceEnvir
         client = DeviceEnvironment({**runtime.env, "CUDA_VISIBLE_DEVICES": ""}, runtime.cpus)
         return {seat.rank: client for seat in args.ranks}
     found = {
-        seat.rank: node_context.backend.environment(seat.devices, sharers(args, seat))
+        seat.rank: node_context.backend.environment(seat.devices, sharers(args, seat), counted(args, seat))
         for seat in args.ranks
         if seat.devices
     }
@@ -117,7 +136,7 @@ def specs(
         env = rank_environment(
             args.env,
             place.env,
-            _seat(args, at),
+            _seat(args, at, place.alone),
             job=args.job,
             name=args.name,
             attempt=args.attempt,
@@ -165,14 +184,16 @@ def _with_share(env: dict[str, str], grant: ShareGrant) -> dict[str, str]:
     return {**env, **within(env, grant.env), **wrapped}
 
 
-def _seat(args: LaunchArgs, at: RankSeat) -> RankPosition:
+def _seat(args: LaunchArgs, at: RankSeat, alone: bool) -> RankPosition:
+    """``alone``: it counts one device, so its local rank, by which programs choose theirs, is 0."""
+    node = _node(args, at)
     return RankPosition(
         rank=at.rank,
-        local_rank=at.local_rank,
+        local_rank=0 if alone else node.local,
         world_size=args.world_size,
-        local_world_size=len(args.ranks),
-        group_rank=args.group_rank,
-        group_world_size=args.groups,
+        local_world_size=1 if alone else len(node.ranks),
+        group_rank=node.node,
+        group_world_size=node.nodes,
         master_addr=args.master_addr,
         master_port=args.master_port,
     )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ...launch.environment import RANK_VARIABLES
 from ...launch.inject._tidewright.slurm.others import INSTEAD
 from ...launch.inject._tidewright.slurm.step import SlurmTask
-from ...model.batch import GPUS, NODES
+from ...model.batch import GPUS, NODES, PER_TASK
 from ...model.job import JobSpec
 from .loaded import Submitter
 from .slurm_calls import ScriptFinding, findings
@@ -23,7 +23,7 @@ _GIVEN = {
     "cpus-per-task": "SLURM_CPUS_PER_TASK",
     "gpus": "SLURM_GPUS",
     "gpus-per-node": "SLURM_GPUS_PER_NODE",
-    "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "gpus-per-task": PER_TASK,
     "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
     "mem": "SLURM_MEM_PER_NODE",
     "mem-per-cpu": "SLURM_MEM_PER_CPU",
