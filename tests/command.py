@@ -1,5 +1,5 @@
-"""``tide`` as a user types it. Within this process, as another one takes longer to load than most commands to run; what outlives
-its command (a controller, a service) is started by a real one."""
+"""``tide`` as a user types it. Within this process, as another one takes longer to load than most commands to run; a controller,
+which outlives its command, is forked from a process that has loaded it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+from tests.forked import Forked, forks
+from tidewright.app import start
 from tidewright.cli.shell import run
 
 TIDE = (sys.executable, "-c", "from tidewright.cli import main; main()")
+DAEMON = "tidewright.app.daemon"
 LIMIT_S = 120
 
 
@@ -27,11 +32,28 @@ class Finished:
 
 def tide(state: Path, *arguments: str, cwd: Path | None = None) -> Finished:
     """Run one command on a state directory, in ``cwd``."""
-    if arguments[0] == "up":
-        argv = [*TIDE, "--state", str(state), *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, cwd=cwd, check=False)
-        return Finished(done.returncode, done.stdout, done.stderr)
-    return here("--state", str(state), *arguments, cwd=cwd)
+    if arguments[0] != "up":
+        return here("--state", str(state), *arguments, cwd=cwd)
+    with controllers_forked():
+        return here("--state", str(state), *arguments, cwd=cwd)
+
+
+def controllers_forked() -> contextlib.AbstractContextManager[object]:
+    """In here commands that start a controller have it forked."""
+    return mock.patch.object(start, "subprocess", SimpleNamespace(Popen=_controller, DEVNULL=subprocess.DEVNULL))
+
+
+def _controller(argv: list[str], *, cwd: str, stdout: int, **_: object) -> Forked:
+    """In place of the process that ``tide up`` would start."""
+    assert argv[:3] == [sys.executable, "-m", DAEMON]
+    return forks(DAEMON).start(*argv[3:], cwd=cwd, log=str(Path(f"/proc/self/fd/{stdout}").readlink()))
+
+
+def executed(state: Path, *arguments: str, cwd: Path | None = None) -> Finished:
+    """The same by the program itself, with all the processes that it starts."""
+    argv = [*TIDE, "--state", str(state), *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, cwd=cwd, check=False)
+    return Finished(done.returncode, done.stdout, done.stderr)
 
 
 def here(*arguments: str, cwd: Path | None = None) -> Finished:
@@ -43,4 +65,4 @@ def here(*arguments: str, cwd: Path | None = None) -> Finished:
         contextlib.redirect_stderr(errors),
     ):
         code = run(list(arguments))
-    return Finished(code, *(stream.buffer.getvalue().decode() for stream in (printed, errors)))  # type: ignore[attr-defined]
+    return Finished(code, *(stream.buffer.getvalue().decode() for stream in (printed, errors)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tests.forked import Forked, forks
 from tidewright.agent.layout import AgentLayout
 from tidewright.checkpoint.cgroup import places, remove, wait_until
 from tidewright.checkpoint.processes import PROC, grouped, send
@@ -49,7 +50,7 @@ class Bench:
 
     def __init__(self, state: Path) -> None:
         self.state = state
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | subprocess.Popen[bytes] | None = None
         self.fabric = LocalFabric(state / "agent.sock")
         self.heard: list[JobReport] = []
         self.nodes: list[bool] = []
@@ -58,11 +59,19 @@ class Bench:
         """Of a call."""
 
     def start(self, *options: str) -> None:
+        """An agent that has what a new process has, and its modules already."""
         self.state.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "tidewright.agent", "--state", str(self.state), "--name", "n1", *options]
+        self.process = forks("tidewright.agent.__main__").start(*self._named(options))
+
+    def execute(self, *options: str) -> None:
+        """An agent as a user starts it, which takes half a second."""
+        command = [sys.executable, "-m", "tidewright.agent", *self._named(options)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
+
+    def _named(self, options: tuple[str, ...]) -> tuple[str, ...]:
+        return "--state", str(self.state), "--name", "n1", *options
 
     def kill(self, number: int = signal.SIGKILL) -> int:
         assert self.process is not None

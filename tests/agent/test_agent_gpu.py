@@ -166,6 +166,22 @@ def whole(count: int) -> str:
     return "".join(f"{i} in turn\n" for i in range(count))
 
 
+async def ended(node: Node) -> None:
+    """The ranks count a little further, and are told to end; none has missed or repeated a number."""
+    ranks = range(len(node.attempt.ranks))
+    for rank in ranks:
+        await node.grows(rank)
+    enough(node).touch()
+    assert (await node.phase("exited")).code == 7
+    for rank in ranks:
+        assert (log := node.log(rank)) == whole(log.count("\n"))
+
+
+def enough(node: Node) -> Path:
+    """Where this is, ranks that were launched with it end."""
+    return node.layout.root / "enough"
+
+
 @pytest.fixture
 def play(tmp_path: Path):
     """Run ``body`` on a node; it may take another agent in its place."""
@@ -193,15 +209,15 @@ def play(tmp_path: Path):
 
 def test_into_an_image_and_back_on_another_device(play) -> None:
     async def body(node: Node) -> None:
-        await node.launch(400, 0)
+        await node.launch(enough(node), 0)
         report = await node.suspend(1)
         assert (report.state, report.error) == ("suspended", "")
         assert [call for call, _ in node.api.calls] == ["lock", "checkpoint"]
-        report = await node.resume(1, 400, 1)
+        report = await node.resume(1, enough(node), 1)
         assert (report.state, report.error) == ("running", "")
         assert [call for call, _ in node.api.calls][2:] == ["restore", "unlock"]
         assert (node.state(), node.api.on(node.pid())) == (CudaState.RUNNING, (B,))
-        assert (await node.phase("exited")).code == 7 and node.log() == whole(400)
+        await ended(node)
 
     play(body)
 
@@ -261,16 +277,15 @@ def test_no_room_for_the_record_of_a_suspension_is_told_in_plain_words(play) -> 
 
 def test_devices_that_are_refused_leave_the_image_good(play) -> None:
     async def body(node: Node) -> None:
-        await node.launch(400, 0)
+        await node.launch(enough(node), 0)
         await node.suspend(1)
         node.api.devices = (A,)
-        report = await node.resume(1, 400, 1)
+        report = await node.resume(1, enough(node), 1)
         assert report.state == "suspended" and "device memory not restored" in report.error
         assert not alive(node.pid(), node.attempt.ranks[0].handle.start), "nothing of the try is left"
         node.api.devices = (A, B)
-        assert (await node.resume(1, 400, 1)).state == "running"
-        await node.phase("exited")
-        assert node.log() == whole(400)
+        assert (await node.resume(1, enough(node), 1)).state == "running"
+        await ended(node)
 
     play(body)
 
@@ -320,12 +335,12 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
     """From two devices onto one, saved meanwhile, taken over by another agent, and apart again."""
 
     async def body(node: Node) -> None:
-        enough = node.layout.root / "enough"
-        await node.launch(enough, 0, 1)
+        end = enough(node)
+        await node.launch(end, 0, 1)
         assert "turns" not in node.reach()
         await node.suspend(1)
         assert node.attempt.record.needs == {0: NEED, 1: NEED}
-        assert (await node.resume(1, enough, 0, 0)).error == ""
+        assert (await node.resume(1, end, 0, 0)).error == ""
         assert [node.reach(rank)["turns"] for rank in (0, 1)] == ["swap"] * 2
         await both(node)
         assert sum(call == "restore" for call, _ in node.api.calls) > 6
@@ -335,9 +350,9 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
         node = await node.heir()
         await both(node)
         assert (await node.suspend(3)).error == ""
-        assert (await node.resume(3, enough, 0, 1)).error == "" and "turns" not in node.reach()
+        assert (await node.resume(3, end, 0, 1)).error == "" and "turns" not in node.reach()
         assert [node.api.on(node.pid(rank)) for rank in (0, 1)] == [(A,), (B,)]
-        enough.touch()
+        end.touch()
         report = await node.phase("exited")
         assert (report.code, report.lost) == (7, False)
         for rank in (0, 1):
@@ -355,16 +370,15 @@ def test_two_ranks_on_one_device_that_does_not_hold_both(play) -> None:
 
 def test_ranks_that_fit_stay_on_their_device(play) -> None:
     async def body(node: Node) -> None:
-        await node.launch(400, 0, 1)
+        await node.launch(enough(node), 0, 1)
         for held in node.backend.held.values():
             held.update(dict.fromkeys(held, 70 * MIB))
         await node.suspend(1)
         node.api.memory = 0
-        await node.resume(1, 400, 1, 1)
+        await node.resume(1, enough(node), 1, 1)
         assert [node.reach(rank)["turns"] for rank in (0, 1)] == ["lock"] * 2
         assert [node.state(rank) for rank in (0, 1)] == [CudaState.RUNNING] * 2
-        await node.phase("exited")
-        assert node.log(0) == node.log(1) == whole(400)
+        await ended(node)
 
     play(body)
 
@@ -395,10 +409,10 @@ def test_criu_finds_no_plugins(play, tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setattr("tidewright.agent.node_services.find_criu", lambda: found)
 
     async def body(node: Node) -> None:
-        await node.launch(400, 0)
+        await node.launch(enough(node), 0)
         await node.suspend(1)
-        await node.resume(1, 400, 0)
-        await node.phase("exited")
+        await node.resume(1, enough(node), 0)
+        await ended(node)
         assert seen.read_text().split() == ["0", "0"], "one dump, one restore"
 
     with contextlib.suppress(FileNotFoundError):

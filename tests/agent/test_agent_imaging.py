@@ -70,7 +70,7 @@ def test_a_rank_that_a_killed_criu_has_trapped_is_lost(criu_of: None, play) -> N
 
 
 @pytest.mark.parametrize("criu_of", ["sleep 1"], indirect=True)
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [3, pytest.param(0, marks=pytest.mark.full)])
 def test_a_rank_that_ends_while_its_image_begins_has_ended_as_it_says(criu_of: None, play, code: int) -> None:
     """It is no crash, and nothing that a dump has done to it."""
 

@@ -446,7 +446,7 @@ def test_ranks_get_the_limit_of_open_files_that_the_agent_was_started_with(play)
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (777, before[1]))
         try:
-            bench.start("--backend", "cpu", "--slots", "4")
+            bench.execute("--backend", "cpu", "--slots", "4")
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         await bench.launch("sh", "-c", "ulimit -Sn; exec sleep 600")

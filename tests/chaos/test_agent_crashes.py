@@ -15,6 +15,7 @@ from tidewright.checkpoint.cgroup import detect, remove, wait_until
 from tidewright.checkpoint.processes import send
 from tidewright.testing.crash import AGENT, counting, task_factory
 
+from ..sizes import examples
 from .agent import Bench, Nursery, Plan, crashes, spawning
 from .site import processes
 
@@ -80,6 +81,9 @@ def test_a_crash_at_any_side_effect(tmp_path: Path, nursery: Nursery) -> None:
 
 def test_crashes_upon_crashes(tmp_path: Path, nursery: Nursery) -> None:
     dice = random.Random(3)
-    cuts = [(tuple(dice.randint(1, 25) for _ in range(dice.randint(2, 8))), dice.random() < 0.5) for _ in range(24)]
+    cuts = [
+        (tuple(dice.randint(1, 25) for _ in range(dice.randint(2, 8))), dice.random() < 0.5)
+        for _ in range(examples(24))
+    ]
     for bench in play(tmp_path / "cut", nursery, [Plan(*cut) for cut in cuts]):
         assert bench.fuses[0].at == bench.plan.cuts[0] and bench.fuses[0].blown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import time
@@ -36,6 +37,7 @@ SOON_S = 1
 LONGER = 2 * STEPS
 """For two images in turn."""
 DICE = random.Random(7)
+NAMES = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +45,38 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return plain(QUICK, 1, STEPS, tmp_path_factory.mktemp("plain"))
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    found = Hosts(tmp_path)
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    found = Hosts(tmp_path_factory.mktemp("pool"))
     found.up()
     yield found
     found.clean()
     assert (found.left(), found.groups()) == ([], [])
 
 
+@pytest.fixture
+def hosts(pool: Hosts) -> Iterator[Hosts]:
+    """Each test finds all of them up, and nothing runs there when it has ended well."""
+    pool.thaw()
+    pool.restart()
+    for host in list(pool.decoys):
+        pool.find(host)
+    pool.until(lambda: all(pool.agent(host) for host in HOSTS) and "down" not in pool.states().values())
+    for node in pool.client().nodes().nodes:
+        if node.state != "up":
+            pool.client().undrain(node.name)
+    pool.until(lambda: pool.states() == dict.fromkeys(HOSTS, "up"))
+    left = [job.id for job in pool.client().jobs().jobs]
+    for job in left:  # of a test that failed
+        pool.client().cancel(job)
+    pool.until(lambda: all(pool.ended(job) for job in left) and not any(pool.ranks(host) for host in HOSTS))
+    yield pool
+    assert [job.id for job in pool.client().jobs().jobs] == []
+
+
 def begin(hosts: Hosts, steps: int = STEPS, every_s: float = EVERY_S) -> tuple[int, str]:
     """A running job with an image in two places, and where it is."""
-    job = hosts.begin(ALONE, 1, "job", steps, every_s)
+    job = hosts.begin(ALONE, 1, f"job{next(NAMES)}", steps, every_s)
     hosts.until(lambda: hosts.copied(job))
     return job, hosts.view(job).where[0].node
 
@@ -68,7 +90,8 @@ def runs_again(hosts: Hosts, job: int, attempt: int = 1) -> str:
 
 
 def ends_right(hosts: Hosts, job: int, expected: Outcome) -> None:
-    (hosts.root / "job" / GO).touch()
+    name = next(name for name, each in hosts.ids.items() if each == job)
+    (hosts.root / name / GO).touch()
     hosts.until(lambda: hosts.ended(job), 120)
     assert hosts.verdict(job, expected) == [], hosts.story_of(job)
     assert hosts.view(job).state == "completed"

@@ -127,7 +127,7 @@ MOMENTS_S = (0.005, 0.01, 0.02, 0.03, 0.05)
 
 @pytest.mark.parametrize("leave_running", [False, True])
 @pytest.mark.parametrize(
-    "moments", [MOMENTS_S[::2], pytest.param(MOMENTS_S, marks=pytest.mark.full)], ids=["some", "all"]
+    "moments", [MOMENTS_S[::4], pytest.param(MOMENTS_S, marks=pytest.mark.full)], ids=["some", "all"]
 )
 def test_criu_killed_in_the_middle_of_a_dump(
     site: Site, tmp_path: Path, leave_running: bool, moments: tuple[float, ...]

@@ -175,7 +175,7 @@ def killed_when_written(site: Site, path: Path) -> Criu:
 @pytest.mark.parametrize("leave_running", [pytest.param(False, marks=pytest.mark.full), True])
 def test_connections_outlive_a_criu_that_is_killed(site: Site, tmp_path: Path, leave_running: bool):
     """Of a program that says nothing within the moments from the death of CRIU to the end of repair mode (docs/why/criu.md)."""
-    gang = talking(site, pause_s=1.0)
+    gang = talking(site, pause_s=0.6)
     for number in range(2):
         goes_on(site, "before")
         driver = site.driver("a", killed_when_written(site, tmp_path / "killed"))

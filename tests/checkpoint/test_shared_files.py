@@ -280,7 +280,7 @@ def test_a_rank_is_not_cut_off_within_a_transaction(site: Site, tmp_path: Path, 
     gang = site.start(command=python(LOCKED, str(path), "0.05"))
     check_goes_on(lambda: len(site.output("a")), "at first")
     with held(path):
-        for _ in range(3):
+        for _ in range(2):
             site.driver("a").dump(gang.ranks, tmp_path / "images", leave_running=True)
             assert not (tmp_path / "images" / "0" / "filelocks.img").exists()
         end(gang)

@@ -36,7 +36,7 @@ def tide(tmp_path: Path) -> Iterator[Real]:
 
 
 def test_up_twice_run_down_and_up_again(tide: Real) -> None:
-    first = tide("up", "--slots", "2")
+    first = command.executed(tide.state, "up", "--slots", "2", cwd=tide.state.parent)
     assert first.returncode == 0, first.stderr
     assert "2 CPU slots" in first.stdout and first.stdout.count("stand in") == 1
     again = tide("up")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from uvicorn import server
 
 from tidewright.kube.extender import leader_election as lead
 
@@ -19,3 +22,19 @@ def _replicas_leave_the_heap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     it took nine tenths of these tests' processor time. Replicas that are processes of their own (test_command) do it."""
     still = SimpleNamespace(collect=lambda: 0, freeze=lambda: None, unfreeze=lambda: None)
     monkeypatch.setattr(lead, "gc", still)
+
+
+class _Quick:
+    """asyncio whose pauses are short."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+@pytest.fixture(autouse=True)
+def _servers_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test ends two or three, and each waits a tenth of a second twice before it looks whether it may end."""
+    monkeypatch.setattr(server, "asyncio", _Quick())

@@ -233,7 +233,9 @@ def test_matching_waits_for_the_plugin_and_ends_with_words_when_it_does_not_come
     run(scene)
 
 
-def test_a_start_waits_for_the_plugin_and_then_says_who_tries_again() -> None:
+def test_a_start_waits_for_the_plugin_and_then_says_who_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.kube.plugin.service.RECONNECT_S", 0.2)
+
     async def scene() -> None:
         async with proxied() as found:
             uid = await found.admitted("p", 1)

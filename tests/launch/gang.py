@@ -19,8 +19,12 @@ from tidewright.agent.checkpointing.control_pages import LocalPages
 from tidewright.agent.rendezvous.server import RendezvousServer
 from tidewright.checkpoint.cut.barrier import CutReport, cut, release
 
+from .warm import Warm, WarmRank
+
 PROGRAMS = Path(__file__).parent / "inject_programs"
 INJECT = Path(__file__).parents[2] / "src/tidewright/launch/inject"
+PYTHON = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+"""Read as Python and its libraries are loaded."""
 
 
 class Server:
@@ -66,16 +70,19 @@ class Server:
 
 
 class Gang:
-    """``size`` ranks of a program of ``inject_programs``; with ``wrapped`` false they run without any wrapper."""
+    """``size`` ranks of a program of ``inject_programs``; with ``wrapped`` false they run without any wrapper, with ``warm``
+    they are forked from that."""
 
-    def __init__(self, place: Path, size: int, argv: list[str], wrapped: bool = True, **environ: str) -> None:
-        self.place, self.size, self.argv, self.wrapped = place, size, argv, wrapped
+    def __init__(
+        self, place: Path, size: int, argv: list[str], wrapped: bool = True, warm: Warm | None = None, **environ: str
+    ) -> None:
+        self.place, self.size, self.argv, self.wrapped, self.warm = place, size, argv, wrapped, warm
         place.mkdir(parents=True)
         self.out = place / "out"
         self.environ = environ
         self.rank_dirs = {rank: place / f"rank_dir{rank}" for rank in range(size)}
         self.server = Server(place / "meet") if wrapped else None
-        self.ranks: list[subprocess.Popen] = []
+        self.ranks: list[subprocess.Popen | WarmRank] = []
 
     def start(self, port: int) -> None:
         for rank, rank_dir in self.rank_dirs.items():
@@ -91,16 +98,18 @@ class Gang:
         (self.rank_dirs[rank] / "reach.new").write_text(text)
         os.replace(self.rank_dirs[rank] / "reach.new", self.rank_dirs[rank] / "reach.json")
 
-    def _start(self, rank: int, rank_dir: Path, port: int) -> subprocess.Popen:
+    def _start(self, rank: int, rank_dir: Path, port: int) -> subprocess.Popen | WarmRank:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TIDE_")}
         environ |= {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "OUT": str(self.out), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0",
-            "USE_LIBUV": "0", "PYTHONPATH": str(PROGRAMS), **self.environ,
+            "MASTER_PORT": str(port), "OUT": str(self.out), "USE_LIBUV": "0", "PYTHONPATH": str(PROGRAMS),
+            **PYTHON, **self.environ,
         }  # fmt: skip
         if self.wrapped:
             environ |= {"TIDE_BOX": str(rank_dir), "TIDE_STEP_FILE": str(rank_dir / "step")}
             environ["PYTHONPATH"] = f"{INJECT}:{PROGRAMS}"
+        if self.warm is not None:
+            return WarmRank(self.warm, self.argv, environ, PROGRAMS, self.place / f"log{rank}")
         log = (self.place / f"log{rank}").open("wb")
         return subprocess.Popen([sys.executable, *self.argv], env=environ, stdout=log, stderr=log, cwd=PROGRAMS)
 

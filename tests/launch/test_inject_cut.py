@@ -17,6 +17,7 @@ from tidewright.base.errors import WorldError
 from tidewright.launch.inject._tidewright import page as pg
 
 from .gang import INJECT, Gang, harass
+from .warm import Warm
 
 pytestmark = pytest.mark.processes
 
@@ -36,8 +37,8 @@ LONG = {
 }
 
 
-def run(place: Path, size: int, argv: list[str], wrapped: bool, cuts: int, seed: int, pause_s: float = 0.1):
-    gang = Gang(place, size, argv, wrapped=wrapped)
+def run(place: Path, size: int, argv: list[str], wrapped: bool, cuts: int, seed: int, pause_s: float = 0.1, warm=None):
+    gang = Gang(place, size, argv, wrapped=wrapped, warm=warm)
     try:
         gang.start(free_port())
         reports = harass(gang, seed, cuts, pause_s) if cuts else []
@@ -46,10 +47,10 @@ def run(place: Path, size: int, argv: list[str], wrapped: bool, cuts: int, seed:
         gang.end()
 
 
-def test_cuts_change_nothing_nor_does_a_hold_that_fails(tmp_path: Path) -> None:
+def test_cuts_change_nothing_nor_does_a_hold_that_fails(tmp_path: Path, warm: Warm) -> None:
     size, argv = PROGRAMS["ddp"]
-    plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0)
-    gang = Gang(tmp_path / "cut", size, argv)
+    plain, _ = run(tmp_path / "plain", size, argv, False, 0, 0, warm=warm)
+    gang = Gang(tmp_path / "cut", size, argv, warm=warm)
     try:
         gang.start(free_port())
         stop_one(gang)
@@ -62,9 +63,9 @@ def test_cuts_change_nothing_nor_does_a_hold_that_fails(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gang]:
+def endless(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[Gang]:
     """Ranks that train on and on: each test leaves them as it found them."""
-    gang = Gang(tmp_path_factory.mktemp("endless") / "gang", 2, ["ddp.py", "100000"])
+    gang = Gang(tmp_path_factory.mktemp("endless") / "gang", 2, ["ddp.py", "100000"], warm=warm)
     try:
         gang.start(free_port())
         yield gang

@@ -9,6 +9,7 @@ import pytest
 from tests.ports import free_port
 
 from .gang import Gang, harass
+from .warm import Warm
 
 pytestmark = pytest.mark.processes
 
@@ -16,9 +17,9 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize(
     "cuts", [pytest.param(0, marks=pytest.mark.full), 40, pytest.param(1000, marks=pytest.mark.full)]
 )
-def test_what_is_done_at_exit_is_done(cuts: int, tmp_path: Path) -> None:
+def test_what_is_done_at_exit_is_done(cuts: int, tmp_path: Path, warm: Warm) -> None:
     """The groups are there until all that the program has registered at exit has run; then the other goes on without."""
-    gang = Gang(tmp_path / "gang", 2, ["last.py", "30", "1"])
+    gang = Gang(tmp_path / "gang", 2, ["last.py", "30", "1"], warm=warm if cuts == 40 else None)
     try:
         gang.start(free_port())
         if cuts:

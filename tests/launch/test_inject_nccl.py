@@ -11,6 +11,7 @@ import pytest
 from tests.ports import free_port
 
 from .gang import Gang, harass
+from .warm import Warm
 
 pytestmark = pytest.mark.processes
 
@@ -24,9 +25,9 @@ def trained(gang: Gang) -> list[bool]:
     return [rank in pages and sum(entry.issued > 5 for entry in pages[rank].entries) == 2 for rank in range(gang.size)]
 
 
-def test_communicators_are_awaited_aborted_and_made_anew(tmp_path: Path) -> None:
+def test_communicators_are_awaited_aborted_and_made_anew(tmp_path: Path, warm: Warm) -> None:
     """Every group at each cut. Messages are left out: gloo's, unlike NCCL's, must not be waited for twice."""
-    gang = Gang(tmp_path / "cut", 2, ["queued.py", str(STEPS)])
+    gang = Gang(tmp_path / "cut", 2, ["queued.py", str(STEPS)], warm=warm)
     try:
         gang.start(free_port())
         until = time.monotonic() + 60

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tidewright.app.serving import replica_command
+from tidewright.base.errors import NotFound
 from tidewright.base.units import SECOND
 from tidewright.model.job import JobSpec
 from tidewright.model.service import ServiceSpec
 
-from .test_processes import Site, site  # noqa: F401
+from .test_processes import running
 from .test_start_images import Served
 
 pytestmark = pytest.mark.processes
@@ -48,11 +49,25 @@ class Lent(Served):
         return [int(line) for line in (self.directory / "counted").read_text().split()]
 
 
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lent]:
+    root = tmp_path_factory.mktemp("pool")
+    for site in running(root):
+        one = Lent(site, root)
+        yield one
+        one.close()
+
+
 @pytest.fixture
-def lent(site: Site, tmp_path: Path) -> Iterator[Lent]:  # noqa: F811
-    one = Lent(site, tmp_path)
-    yield one
-    one.close()
+def lent(pool: Lent) -> Iterator[Lent]:
+    """Without a service or a job that counts, before and after."""
+    yield pool
+    (pool.directory / "enough").touch()
+    with contextlib.suppress(NotFound):
+        pool.site.client().delete_service("draw")
+    pool.until(lambda: not pool.site.client().services().services and not pool.site.client().jobs().jobs)
+    for name in ("enough", "counted"):
+        (pool.directory / name).unlink(missing_ok=True)
 
 
 def test_replicas_answer_and_training_runs_while_the_controller_is_away(lent: Lent) -> None:

@@ -76,13 +76,23 @@ class Site:
             os.kill(int((self.state / "agent.pid").read_text()), signal.SIGKILL)
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    found = Site(tmp_path / "state")
+def running(root: Path) -> Iterator[Site]:
+    found = Site(root / "state")
     found.state.mkdir()
     found.up()
     yield found
     found.down()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from running(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """For tests that start again what they kill, and whose jobs end with them."""
+    yield from running(tmp_path_factory.mktemp("lasting"))
 
 
 def _job(tmp_path: Path, name: str, seconds: float = 1.0, **more: object) -> JobSpec:
@@ -91,71 +101,71 @@ def _job(tmp_path: Path, name: str, seconds: float = 1.0, **more: object) -> Job
     return JobSpec(name=name, command=("/bin/sh", "-c", script), env={"PATH": os.environ["PATH"]}, **more)  # type: ignore[arg-type]
 
 
-def test_a_job_runs_through_a_killed_controller_and_a_killed_agent(site: Site, tmp_path: Path) -> None:
-    (job,) = site.client().submit([_job(tmp_path, "tough", 4.0)]).ids
-    site.until(lambda: site.client().job(job).state == "running")
-    site.kill("controller")
-    site.up()
+def test_a_job_runs_through_a_killed_controller_and_a_killed_agent(lasting: Site, tmp_path: Path) -> None:
+    (job,) = lasting.client().submit([_job(tmp_path, "tough", 3.0)]).ids
+    lasting.until(lambda: lasting.client().job(job).state == "running")
+    lasting.kill("controller")
+    lasting.up()
     # Killed before that was durable, it hears of it once more.
-    site.until(lambda: site.client().job(job).state == "running")
-    site.kill("agent")
-    site.until(lambda: site.client().info().agent == "connected")
-    assert site.client().wait(job, 20).exit_code == 0
+    lasting.until(lambda: lasting.client().job(job).state == "running")
+    lasting.kill("agent")
+    lasting.until(lambda: lasting.client().info().agent == "connected")
+    assert lasting.client().wait(job, 20).exit_code == 0
     assert (tmp_path / "tough").read_text() == "start\nend\n"
-    assert site.client().job(job).attempt == 1
+    assert lasting.client().job(job).attempt == 1
 
 
-def test_a_job_that_ended_during_an_outage_is_reported_right(site: Site, tmp_path: Path) -> None:
-    spec = JobSpec(command=("/bin/sh", "-c", "sleep 0.7; exit 7"))
-    (job,) = site.client().submit([spec]).ids
-    site.until(lambda: site.client().job(job).state == "running")
-    site.kill("agent")
-    site.kill("controller")
-    time.sleep(1.0)
-    site.up()
-    done = site.client().wait(job, 20)
+def test_a_job_that_ended_during_an_outage_is_reported_right(lasting: Site, tmp_path: Path) -> None:
+    spec = JobSpec(command=("/bin/sh", "-c", "sleep 0.5; exit 7"))
+    (job,) = lasting.client().submit([spec]).ids
+    lasting.until(lambda: lasting.client().job(job).state == "running")
+    lasting.kill("agent")
+    lasting.kill("controller")
+    time.sleep(0.7)
+    lasting.up()
+    done = lasting.client().wait(job, 20)
     assert (done.state, done.exit_code) == ("failed", 7)
 
 
-def test_a_suspended_job_survives_both_and_comes_back(site: Site, tmp_path: Path) -> None:
-    (job,) = site.client().submit([_job(tmp_path, "frozen", 1.0)]).ids
-    site.until(lambda: site.client().job(job).state == "running")
-    site.client().suspend(job)
-    site.until(lambda: site.client().job(job).state == "held")
-    site.kill("controller")
-    site.kill("agent")
-    site.up()
+def test_a_suspended_job_survives_both_and_comes_back(lasting: Site, tmp_path: Path) -> None:
+    (job,) = lasting.client().submit([_job(tmp_path, "frozen", 1.0)]).ids
+    lasting.until(lambda: lasting.client().job(job).state == "running")
+    lasting.client().suspend(job)
+    lasting.until(lambda: lasting.client().job(job).state == "held")
+    lasting.kill("controller")
+    lasting.kill("agent")
+    lasting.up()
     # Killed before that was durable, it hears of it once more.
-    site.until(lambda: site.client().job(job).state == "held")
-    site.client().resume(job)
-    assert site.client().wait(job, 20).exit_code == 0
+    lasting.until(lambda: lasting.client().job(job).state == "held")
+    lasting.client().resume(job)
+    assert lasting.client().wait(job, 20).exit_code == 0
     assert (tmp_path / "frozen").read_text() == "start\nend\n"
 
 
-def test_random_kills_lose_and_double_nothing(site: Site, tmp_path: Path) -> None:
+def test_random_kills_lose_and_double_nothing(lasting: Site, tmp_path: Path) -> None:
     dice = random.Random(20)
     names = [f"j{number}" for number in range(4)]
-    ids = site.client().submit([_job(tmp_path, name, 0.5) for name in names]).ids
+    ids = lasting.client().submit([_job(tmp_path, name, 0.5) for name in names]).ids
     for _ in range(3):
         time.sleep(dice.random() * 0.5)
         what = dice.choice(["controller", "agent", "both"])
         if what in ("agent", "both"):
             with contextlib.suppress(ProcessLookupError, ValueError, FileNotFoundError):
-                site.kill("agent")
+                lasting.kill("agent")
         if what in ("controller", "both"):
-            site.kill("controller")
-            site.up()
+            lasting.kill("controller")
+            lasting.up()
     for job in ids:
-        assert site.client().wait(job, 30).exit_code == 0, site.client().job(job)
+        assert lasting.client().wait(job, 30).exit_code == 0, lasting.client().job(job)
     for name in names:
         assert (tmp_path / name).read_text() == "start\nend\n", name
 
 
-def test_shutdown_leaves_jobs_running(site: Site, tmp_path: Path) -> None:
-    (job,) = site.client().submit([_job(tmp_path, "on", 1.5)]).ids
-    site.until(lambda: site.client().job(job).state == "running")
-    site.client().shutdown()
-    assert site.daemon is not None and site.daemon.wait(15) == 0
-    site.up()
-    assert site.client().wait(job, 20).exit_code == 0
+def test_shutdown_leaves_jobs_running(lasting: Site, tmp_path: Path) -> None:
+    (job,) = lasting.client().submit([_job(tmp_path, "on", 1.5)]).ids
+    lasting.until(lambda: lasting.client().job(job).state == "running")
+    lasting.client().shutdown()
+    assert lasting.daemon is not None and lasting.daemon.wait(15) == 0
+    lasting.up()
+    assert lasting.client().wait(job, 20).exit_code == 0
     assert (tmp_path / "on").read_text() == "start\nend\n"

@@ -18,7 +18,7 @@ from .test_processes import Site, site  # noqa: F401
 pytestmark = pytest.mark.processes
 
 
-def _service(tmp_path: Path, word: str, least: int = 2, most: int = 3) -> ServiceSpec:
+def _service(tmp_path: Path, word: str, least: int, most: int) -> ServiceSpec:
     script = f"echo {word} >> {tmp_path}/starts; trap 'echo end >> {tmp_path}/ends; exit 0' TERM; while :; do sleep 0.05; done"
     replica = JobSpec(
         command=("/bin/sh", "-c", script), env={"PATH": os.environ["PATH"]}, gpu_share=250, tier="premium"
@@ -31,30 +31,40 @@ def _only(site: Site) -> ServiceView:  # noqa: F811
     return found
 
 
-def test_a_service_lives_through_a_killed_controller_and_is_updated(site: Site, tmp_path: Path) -> None:  # noqa: F811
-    site.client().deploy(_service(tmp_path, "first"))
+@pytest.mark.parametrize(("least", "updated"), [(1, 1), pytest.param(2, 3, marks=pytest.mark.full)])
+def test_a_service_lives_through_a_killed_controller_and_is_updated(
+    site: Site,  # noqa: F811
+    tmp_path: Path,
+    least: int,
+    updated: int,
+) -> None:
+    """Each replica that is updated runs for a while (``PROVEN_US``) until the next one is."""
+    most = least + 1
+    site.client().deploy(_service(tmp_path, "first", least, most))
     site.until(lambda: _only(site).state == "ready")
     before = [one.job for one in _only(site).replicas]
     site.kill("controller")
     site.up()
     site.until(lambda: _only(site).state == "ready")
     assert [one.job for one in _only(site).replicas] == before
-    assert (tmp_path / "starts").read_text() == "first\n" * 2
-    site.client().scale_service("echo", 3)
-    site.until(lambda: _only(site).running == 3)
-    with pytest.raises(UsageError, match="not between 2 and 3"):
-        site.client().scale_service("echo", 4)
+    assert (tmp_path / "starts").read_text() == "first\n" * least
+    site.client().scale_service("echo", most)
+    site.until(lambda: _only(site).running == most)
+    with pytest.raises(UsageError, match=f"not between {least} and {most}"):
+        site.client().scale_service("echo", most + 1)
     killed = site.client().job(before[0])
     assert killed.spec is not None and killed.spec.service == "echo" and killed.spec.user
     os.kill(_pid_of(tmp_path, before[0]), signal.SIGKILL)
     site.until(lambda: before[0] not in [one.job for one in _only(site).replicas] and _only(site).state == "ready")
-    site.client().deploy(_service(tmp_path, "second"))
+    site.client().scale_service("echo", updated)
+    site.until(lambda: len(_only(site).replicas) == updated)
+    site.client().deploy(_service(tmp_path, "second", least, most))
     site.until(lambda: (one := _only(site)).version == 2 and one.state == "ready", 60)
     assert {one.version for one in _only(site).replicas} == {2}
     site.client().delete_service("echo")
     site.until(lambda: not site.client().services().services)
-    assert (tmp_path / "starts").read_text().split().count("second") == 3
-    assert (tmp_path / "ends").read_text().count("end") == 6
+    assert (tmp_path / "starts").read_text().split().count("second") == updated
+    assert (tmp_path / "ends").read_text().count("end") == (most - updated) + 2 * updated
     with pytest.raises(NotFound):
         site.client().delete_service("echo")
 

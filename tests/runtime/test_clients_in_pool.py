@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tidewright.app import runtime as app_runtime
+
 from .conftest import until
 from .pool import Pool
 
@@ -129,12 +131,13 @@ def test_a_best_effort_job_asks_for_no_real_time(pool: Pool) -> None:
     pool.tide("runtime", "down", "delta")
 
 
-def test_a_runtime_that_hangs_hides_nothing_else(pool: Pool) -> None:
+def test_a_runtime_that_hangs_hides_nothing_else(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     host = runtime(pool, "epsilon")
     until(lambda: "up" in pool.tide("runtime", "ls"))
     (pid,) = [
         row["pid"] for row in json.loads(pool.tide("runtime", "ls", "-o", "json"))["runtimes"] if row["state"] == "up"
     ]
+    monkeypatch.setattr(app_runtime, "ANSWER_S", 0.2)
     os.kill(pid, signal.SIGSTOP)
     try:
         assert "silent" in pool.tide("runtime", "ls")

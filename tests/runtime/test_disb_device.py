@@ -52,7 +52,7 @@ def test_the_small_networks_compute() -> None:
 @pytest.mark.processes
 def test_a_row_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """With arrays in the place of networks, which take seconds to import."""
-    model = ModelSource("tidewright.testing.runtime_models:chain", {"operators": 300})
+    model = ModelSource("tidewright.testing.runtime_models:chain", {"operators": 100})
     monkeypatch.setattr(device_run, "source", lambda name, small: (model, (TensorSpec("float64", (2000,)),)))
     matrix = disb.run_disb(["A"], disb.rows_of(["ours"]), seconds=1)
     (found,) = matrix.results

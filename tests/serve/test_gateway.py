@@ -162,6 +162,7 @@ def test_a_second_gateway_and_strangers(serving: Serving) -> None:
     assert "runs already" in second.stderr
 
     async def stranger(data: bytes) -> bytes:
+        """Refused at its first bytes: a replica's first message is a small one."""
         reader, writer = await asyncio.open_unix_connection(serving.state / "serve.sock")
         writer.write(data)
         await writer.drain()
@@ -171,6 +172,7 @@ def test_a_second_gateway_and_strangers(serving: Serving) -> None:
 
     for data in (b"\xff\xff\xff\xff", b"\x03\x00\x00\x00abc", b"GET / HTTP/1.1\r\n\r\n"):
         assert asyncio.run(stranger(data)) == b""
+    assert serving.log().count("a replica is turned away") == 3
     serving.replica("total")
     assert serving.infer("total", 1)[0] == 200
 

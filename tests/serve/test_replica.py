@@ -11,6 +11,7 @@ from tidewright.base.errors import UsageError, WorldError
 from tidewright.serve.define import parse_tensor, serves
 from tidewright.serve.protocol.signature import TensorSignature
 from tidewright.serve.replica.link import (
+    MAX_HELLO,
     BatchDone,
     RequestResult,
     frame,
@@ -96,7 +97,10 @@ def test_messages_there_and_back() -> None:
     tensors = {"x": np.arange(6, dtype=np.int16).reshape(2, 3), "w": np.array([b"a", b""], object)}
     done = BatchDone((RequestResult(packed(tensors)), RequestResult(error="no")))
     sent = frame(done)
-    assert length_of(sent[:4]) == len(sent) - 4
+    assert length_of(sent[:4]) == length_of(sent[:4], MAX_HELLO) == len(sent) - 4
+    assert length_of(b"GET ") > MAX_HELLO
+    with pytest.raises(WorldError, match="1048576 at most"):
+        length_of(b"GET ", MAX_HELLO)
     back = from_replica(sent[4:])
     assert back == done and isinstance(back, BatchDone)
     found = unpacked(back.results[0].outputs)

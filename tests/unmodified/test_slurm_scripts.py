@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -129,9 +130,26 @@ def run(pool: Pool, name: str, script: str, train: str) -> list[str]:
     return logs
 
 
+def test_torchrun_is_started_on_two_nodes_as_the_script_says(pool: Pool) -> None:
+    """The tasks draw the same rendezvous id and find the address of the first node. What stands in for torchrun prints what it is
+    given; PyTorch's takes many seconds to start."""
+    script = TORCHRUN.replace("srun torchrun", f"srun {sys.executable} train.py")
+    program = (
+        "import os, sys\nprint('task', os.environ['SLURM_PROCID'], 'of', os.environ['SLURM_NTASKS'], *sys.argv[1:])\n"
+    )
+    logs = run(pool, "stand-in", script, program)
+    assert all("Node IP: 127.0.0.1" in log for log in logs)
+    said = dict(re.findall(r"task (\d) of 2 (.*)", "".join(logs)))
+    assert sorted(said) == ["0", "1"] and said["0"] == said["1"]
+    options = (
+        r"--nnodes 2 --nproc_per_node 1 --rdzv_id \d+ --rdzv_backend c10d --rdzv_endpoint 127\.0\.0\.1:29500 train\.py"
+    )
+    assert re.fullmatch(options, said["0"]), said
+
+
+@pytest.mark.full
 def test_torchrun_over_two_nodes(pool: Pool) -> None:
-    """The tasks draw the same rendezvous id, find the address of the first node, and one of them hosts the rendezvous. What
-    torchrun starts is quick to start; a program with PyTorch is among the long tests."""
+    """One of them hosts the rendezvous."""
     pytest.importorskip("torch")
     logs = run(
         pool, "torchrun", TORCHRUN, 'import os\nprint("world", os.environ["WORLD_SIZE"], "rank", os.environ["RANK"])\n'

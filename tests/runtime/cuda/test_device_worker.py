@@ -32,7 +32,7 @@ def runtime(start_runtime: Start) -> RunningRuntime:
 
 
 def test_outputs_are_exact_under_preemption(runtime: RunningRuntime) -> None:
-    assert runtime_kit.exact_under_preemption(runtime.socket, 200) >= 200
+    assert runtime_kit.exact_under_preemption(runtime.socket, 100) >= 100
 
 
 def test_no_task_is_lost_or_doubled(runtime: RunningRuntime, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_no_task_is_lost_or_doubled(runtime: RunningRuntime, tmp_path: Path) -> 
 
 
 def test_real_time_goes_first(runtime: RunningRuntime) -> None:
-    runtime_kit.real_time_goes_first(runtime.socket, 5)
+    runtime_kit.real_time_goes_first(runtime.socket, 2)
 
 
 def test_what_is_cancelled_in_time_never_runs(runtime: RunningRuntime) -> None:
@@ -63,20 +63,20 @@ def test_a_client_that_is_killed_leaves_its_queue_to_others(runtime: RunningRunt
     """More clients than the device has queues come and go, each with a task that has begun."""
     program = (
         "import os, signal, sys, numpy\nfrom tidewright.runtime.client import RuntimeClient\n"
+        "for _ in range(4):\n    if pid := os.fork():\n        assert os.waitpid(pid, 0)[1] == signal.SIGKILL\n"
+        "    else:\n        break\nelse:\n    sys.exit()\n"
         f"client = RuntimeClient(sys.argv[1], 'be')\nmodel = client.load('{MODELS}:chain', [('float64', ({SIZE},))],\n"
         f"    arguments={{'operators': 3000}})\nmodel.submit(numpy.zeros({SIZE}))\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    for _ in range(4):
-        done = subprocess.run([sys.executable, "-c", program, str(runtime.socket)], check=False, timeout=60)
-        assert done.returncode == -signal.SIGKILL
+    subprocess.run([sys.executable, "-c", program, str(runtime.socket)], check=True, timeout=60)
     with RuntimeClient(runtime.socket, "be") as client:
         until(lambda: len(client.stats()["clients"]) == 1)
         assert client.load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))[0].sum() == 16
 
 
-@pytest.mark.parametrize("kind", ["rt", "be"])
+@pytest.mark.parametrize("kind", [pytest.param("rt", marks=pytest.mark.full), "be"])
 def test_a_task_that_its_client_left_behind_does_not_keep_the_device(start_runtime: Start, kind: str) -> None:
-    runtime = start_runtime("--task-timeout", "1", module=DAEMON)
+    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
     with RuntimeClient(runtime.socket, kind) as gone:
         hangs = gone.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 100.0})
         hangs.submit(np.ones(1))
@@ -114,7 +114,7 @@ def test_a_model_that_its_client_left_unmade_keeps_no_other_from_being_made(
     start_runtime: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "made.py").write_text(FACTORIES)
-    runtime = start_runtime("--load-timeout", "2", module=DAEMON)
+    runtime = start_runtime("--load-timeout", "1", module=DAEMON)
     program = (
         "import sys\nfrom tidewright.runtime.client import RuntimeClient\n"
         "RuntimeClient(sys.argv[1], 'be').load(sys.argv[2], [('float32', (8,))])\n"
@@ -137,7 +137,7 @@ def test_a_process_that_a_factory_forked_costs_nobody_the_worker(start_runtime: 
         before = entry_of(client)["worker_pid"]
         with RuntimeClient(runtime.socket, "be", folder=tmp_path) as gone:
             gone.load("made.py:forks", [("float32", (8,))])
-        time.sleep(1.5)
+        time.sleep(1)
         assert entry_of(client)["worker_pid"] == before and LEFT not in runtime.log.read_text()
 
 
@@ -150,7 +150,7 @@ def test_the_time_of_what_is_left_begins_when_the_worker_has_a_device(start_runt
             until(lambda: entry_of(client)["worker_pid"] != first)
             slow = entry_of(client)["worker_pid"]
             os.kill(slow, signal.SIGSTOP)
-        time.sleep(1.5)
+        time.sleep(1)
         os.kill(slow, signal.SIGCONT)
         assert client.load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))[0].sum() == 16
         assert entry_of(client)["worker_pid"] == slow and LEFT not in runtime.log.read_text()
@@ -227,8 +227,8 @@ def test_without_stops_best_effort_work_goes_on_beside_real_time_work(start_runt
     runtime = start_runtime("--stop", "none", module=DAEMON)
     with RuntimeClient(runtime.socket, "be") as best_effort, RuntimeClient(runtime.socket, "rt") as real_time:
         assert best_effort.level == "G1 stream priority"
-        chain = best_effort.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 2000})
-        busy = real_time.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 1.5})
+        chain = best_effort.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 1000})
+        busy = real_time.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.8})
         begun = chain.submit(np.zeros(SIZE))
         until(lambda: entry_of(best_effort)["stream"] == "running")
         ahead = busy.submit(np.ones(1))
@@ -249,7 +249,7 @@ def test_where_there_is_no_device_it_does_not_start() -> None:
 
 def test_a_model_is_loaded_while_real_time_work_goes_on(runtime: RunningRuntime, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
-    slow.write_text("import time\ndef make():\n    time.sleep(1.5)\n    return lambda x: x\n")
+    slow.write_text("import time\ndef make():\n    time.sleep(0.7)\n    return lambda x: x\n")
     with RuntimeClient(runtime.socket, "be") as loading, RuntimeClient(runtime.socket, "rt") as real_time:
         quick = real_time.load(f"{MODELS}:double", [("float32", (8,))])
         import threading

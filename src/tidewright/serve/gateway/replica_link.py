@@ -11,6 +11,8 @@ from ...base.errors import UsageError, WorldError
 from ...wire.socket_file import SocketFile
 from ..replica.link import (
     HEAD,
+    MAX_HELLO,
+    MAX_MESSAGE,
     BatchDone,
     BecomeImage,
     Leaving,
@@ -114,7 +116,8 @@ class _ReplicaConnection(asyncio.Protocol):
         """A message that has come whole."""
         if len(self._data) < HEAD.size:
             return None
-        end = HEAD.size + length_of(bytes(self._data[: HEAD.size]))
+        most = MAX_HELLO if self._link is None else MAX_MESSAGE
+        end = HEAD.size + length_of(bytes(self._data[: HEAD.size]), most)
         if len(self._data) < end:
             return None
         message = bytes(memoryview(self._data)[HEAD.size : end])

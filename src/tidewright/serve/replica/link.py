@@ -18,6 +18,8 @@ from ..protocol.tensors import from_binary, to_binary
 GATEWAY, OPTIONS = "TIDE_SERVE_GATEWAY", "TIDE_SERVE_OPTIONS"
 """Variables of replicas: the path of the gateway's socket, and ``ServingOptions`` as JSON."""
 MAX_MESSAGE = 1 << 30
+MAX_HELLO = 1 << 20
+"""Bytes of the first message: what speaks something else here is turned away at once."""
 HEAD = struct.Struct("<I")
 
 
@@ -101,11 +103,11 @@ def frame(message: Struct) -> bytes:
     return HEAD.pack(len(data)) + data
 
 
-def length_of(head: bytes) -> int:
-    """Length of the message that follows four bytes. Raises WorldError beyond MAX_MESSAGE."""
+def length_of(head: bytes, most: int = MAX_MESSAGE) -> int:
+    """Length of the message that follows four bytes. Raises WorldError beyond ``most``."""
     (length,) = HEAD.unpack(head)
-    if length > MAX_MESSAGE:
-        raise WorldError(f"a message of {length} bytes between gateway and replica; {MAX_MESSAGE} at most")
+    if length > most:
+        raise WorldError(f"a message of {length} bytes between gateway and replica; {most} at most")
     return int(length)
 
 
