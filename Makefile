@@ -18,6 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROGRAMS := $(VENV)/.programs
+COLLECTED := .pytest_cache/.collected
 STRICT_ROOMS := base model plan estimate placement policy engine
 
 .DEFAULT_GOAL := help
@@ -50,7 +51,7 @@ types: $(READY)
 # run side by side: ring 3 comes first and has twice as many workers as there are cores; rings 1 and 2, and the check of the types,
 # take what it leaves of the cores. What rings 1 and 2 say is printed when they end.
 # They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
-rings-1-2 ring-3 test-full: export PYTHONDONTWRITEBYTECODE =
+rings rings-1-2 ring-3 test test-full: export PYTHONDONTWRITEBYTECODE =
 # Nor need hundreds of processes that import numpy start threads for its linear algebra; in the long matrices programs have them.
 rings-1-2 ring-3: export OPENBLAS_NUM_THREADS = 1
 test: lint
@@ -59,12 +60,19 @@ test: lint
 rings: $(READY)
 	$(MAKE) --no-print-directory -j 2 rings-1-2 ring-3
 
-rings-1-2: $(READY)
-	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
-	nice -n 10 $(BIN)/pytest -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full' >"$$said" 2>&1; \
+# The tests are compiled, with their assertions, by one process the first time, and not by each worker of the rings at once.
+$(COLLECTED): $(READY)
+	@$(BIN)/pytest --collect-only -qq >/dev/null 2>&1; mkdir -p $(@D) && touch $@
+
+# Their tests write thousands of small files, in memory where there is room for them: on some disks each takes milliseconds to remove.
+rings-1-2: $(COLLECTED)
+	@said=$$(mktemp); room=$$(mktemp -d); trap 'rm -rf "$$said" "$$room"' EXIT; \
+	if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')" -gt 8000000 ] 2>/dev/null; then \
+		rmdir "$$room"; room=$$(mktemp -d -p /dev/shm); fi; \
+	TMPDIR=$$room nice -n 10 $(BIN)/pytest -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full' >"$$said" 2>&1; \
 	code=$$?; echo 'rings 1 and 2:'; cat "$$said"; exit $$code
 
-ring-3: $(READY)
+ring-3: $(COLLECTED)
 	$(BIN)/pytest -n $$((2 * $(WORKERS))) --dist worksteal -m 'processes and not full'
 
 # The long matrices put programs of others to the test, too; those that cannot be installed here are skipped, and say so.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("full", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=40)
+settings.register_profile("quick", deadline=None, max_examples=25)
 settings.load_profile("quick")  # --hypothesis-profile full, as of make test-full, is read after this
 
 MARK = "mark.processes"

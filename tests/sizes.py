@@ -11,13 +11,13 @@ from hypothesis import Phase, settings
 
 
 def examples(full: int) -> int:
-    """``full`` of them in ``make test-full``, two of five in ``make test``: the profiles are those of tests/conftest.py."""
+    """``full`` of them in ``make test-full``, a quarter of them in ``make test``: the profiles are those of tests/conftest.py."""
     return max(1, full * settings.default.max_examples // 100) if settings.default is not None else full
 
 
 def seeds(full: int) -> list[Any]:
-    """``range(full)`` to parametrize a test by: two of five in ``make test``, all in ``make test-full``."""
-    few = max(1, full * 2 // 5)
+    """``range(full)`` to parametrize a test by: a quarter in ``make test``, all in ``make test-full``."""
+    few = max(1, full // 4)
     return [*range(few), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(few, full))]
 
 

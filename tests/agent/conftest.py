@@ -10,6 +10,22 @@ from typing import Any
 import pytest
 
 from tests.agent.agent_bench import Bench
+from tidewright.checkpoint.store.put_worker import KINDS, PutOrder, put_all
+
+
+def put_here(order: PutOrder, started: Callable[[Any], None] = lambda stop: None) -> Any:
+    """What the process does that adds images to a store, in this one. The process: tests/checkpoint/store/test_put_worker.py."""
+    started(lambda: None)
+    answer = put_all(order)
+    return list(answer.made), KINDS[answer.kind](answer.error) if answer.error else None
+
+
+@pytest.fixture(autouse=True)
+def no_put_worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rings 1 and 2 start no process for an image of some kilobytes, and wait for no reader that may come."""
+    if request.node.get_closest_marker("processes") is None:
+        monkeypatch.setattr("tidewright.agent.checkpointing.images.put_in_worker", put_here)
+        monkeypatch.setattr("tidewright.agent.checkpointing.image_leases.GRACE_S", 0.01)
 
 
 @pytest.fixture

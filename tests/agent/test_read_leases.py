@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
+from tidewright.agent.checkpointing import image_leases
 from tidewright.agent.checkpointing.image_leases import ReadLeases
 
 KEY, OTHER = (7, 1), (8, 1)
@@ -45,6 +48,14 @@ def test_a_reader_within_the_grace_is_waited_for() -> None:
     leases.begin(KEY)
     leases.end(KEY)
     assert thread.is_alive(), "and another file of it"
+
+
+def test_unless_told_otherwise_a_wait_grants_the_usual_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_leases, "GRACE_S", 20.0)
+    thread = threading.Thread(target=ReadLeases().wait, args=(KEY,), daemon=True)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
 
 
 def test_a_reader_that_never_ends_is_not_waited_for_for_ever() -> None:

@@ -187,13 +187,19 @@ DEFECTS = [
     wake_nobody_for_ended_ranks, share_a_number, count_ranks_that_are_gone, open_early, keep_the_journal_unsound,
     forget_timers, let_anyone_in,
 ]  # fmt: skip
+FOUND_LATE = {
+    replay_torn_records.__name__: 90, wake_nobody_for_ended_ranks.__name__: 25,
+    count_ranks_that_are_gone.__name__: 16, answer_before_the_journal.__name__: 12,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("plant", DEFECTS, ids=lambda plant: plant.__name__)
 def test_a_planted_defect_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Beginning a little before the seed that found it when this was written, where none of the first few does."""
     plant(monkeypatch)
+    first = FOUND_LATE.get(plant.__name__, 0)
     with pytest.raises(AssertionError, match="seed"):
-        for seed in range(400):
+        for seed in range(first, first + 400):
             Sim(seed).run()

@@ -49,14 +49,13 @@ def test_a_crash_at_any_side_effect(memory: Path, effects: list[str], share: int
 
 
 @BEFORE_AND_AFTER
-def test_a_crash_at_the_first_and_the_last_side_effect_of_each_kind(
-    memory: Path, effects: list[str], after: bool
-) -> None:
-    """Those of a kind in between are shared out: a crash before every eighth side effect, after every eighth of the others."""
-    some = range(4 if after else 8, len(effects) + 1, 8)
+def test_a_crash_at_a_side_effect_of_each_kind(memory: Path, effects: list[str], after: bool) -> None:
+    """Before the first and after the last of each kind. Those in between are shared out: a crash before every sixteenth side
+    effect, after every sixteenth of the others."""
+    some = range(8 if after else 16, len(effects) + 1, 16)
     first = {effects.index(kind) + 1 for kind in KINDS}
     last = {len(effects) - effects[::-1].index(kind) for kind in KINDS}
-    crash_at_each(memory, effects, after, sorted({*some, *first, *last}))
+    crash_at_each(memory, effects, after, sorted({*some, *(last if after else first)}))
 
 
 def crash_at_each(memory: Path, effects: list[str], after: bool, points: Iterable[int]) -> None:

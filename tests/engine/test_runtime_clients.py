@@ -12,7 +12,7 @@ from tidewright.engine import events as ev
 from tidewright.engine.apply_plan import unsuspendable
 from tidewright.engine.check import check_all
 from tidewright.engine.engine import Engine
-from tidewright.engine.settings import live_settings
+from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.engine.termination import end
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, Level, State, problems
@@ -218,7 +218,7 @@ def test_a_book_with_clients_survives_a_snapshot() -> None:
 
 
 def test_long_chains_of_runtimes_and_clients_end_without_end_of_the_stack() -> None:
-    pool = Worldlet(2, 2)
+    pool = Worldlet(2, 2, settings=EngineSettings())
     first = previous = runtime(pool, name="r0")
     for number in range(1, 400):
         waiting = client(pool, f"r{number - 1}")
@@ -348,7 +348,7 @@ def test_no_policy_touches_a_client(policy: str) -> None:
 def test_in_a_hostile_world_clients_are_beside_their_runtimes_or_wait() -> None:
     """That they are is among the invariants checked after every step (engine.check)."""
     ran = 0
-    for seed in range(40, 40 + examples(40)):
+    for seed in range(40, 40 + examples(64)):
         swarm = ClientSwarm(seed)
         for _ in range(15):
             swarm.run(10)
@@ -358,4 +358,4 @@ def test_in_a_hostile_world_clients_are_beside_their_runtimes_or_wait() -> None:
         assert swarm.engine.book.phys.held_milli() == 0
         again = replay(swarm.journal.records, swarm.engine.settings)
         assert again.snapshot() == swarm.engine.snapshot()
-    assert ran > examples(40), "hardly a client ran: the test shows nothing"
+    assert ran > examples(64), "hardly a client ran: the test shows nothing"

@@ -28,19 +28,28 @@ class Import:
 def imports(source: Source) -> tuple[Import, ...]:
     """Every import of a file: statements at any depth, TYPE_CHECKING blocks, and ``import_module`` of a literal."""
     found: list[Import] = []
-    for node, inside in _walk(source.tree(), False):
+    calls = "import_module" in source.text or "__import__" in source.text
+    for node, inside in _walk(source.tree(), False, calls):
         found.extend(Import(module, node.lineno, inside) for module in _modules(node, source.path))
     return tuple(found)
 
 
-def _walk(node: ast.AST, inside: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Every node below, and whether it lies in a function."""
-    todo = [(node, inside)]
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Those right below."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        found = getattr(node, name, None)
+        if isinstance(found, list):
+            yield from found
+
+
+def _walk(node: ast.AST, inside: bool, calls: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Every statement below, and whether it lies in a function; ``calls``: every other node, too."""
+    todo, into = [(node, inside)], ast.iter_child_nodes if calls else _statements
     while todo:
         node, inside = todo.pop()
         yield node, inside
         deeper = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        todo.extend((child, deeper) for child in ast.iter_child_nodes(node))
+        todo.extend((child, deeper) for child in into(node))
 
 
 def _modules(node: ast.AST, path: str) -> Iterable[str]:

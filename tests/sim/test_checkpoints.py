@@ -30,7 +30,7 @@ def test_images_save_most_of_what_failures_lose() -> None:
     lost = {False: 0.0, True: 0.0}
     for seed in (1, 2, 4):
         faults = FaultSettings(seed=seed, node_mtbf_us=5 * DAY, rank_mtbf_us=4 * DAY)
-        trace = f"synthetic:jobs=150,load=0.8,seed={seed}"
+        trace = f"synthetic:jobs=100,load=0.8,seed={seed}"
         without, with_images = (run(trace, faults=faults, checkpoints=on) for on in (False, True))
         assert with_images.checkpoints > 100 and without.checkpoints == 0
         assert with_images.goodput > without.goodput

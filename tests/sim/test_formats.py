@@ -207,21 +207,21 @@ def test_packed_files_are_read_as_streams(tmp_path: Path, ending: str, monkeypat
 
 
 def test_a_large_file_is_never_in_memory_as_text(tmp_path: Path) -> None:
-    """150 MB that pack into little: what is held at any time is some buffers and a line."""
+    """80 MB that pack into little: what is held at any time is some buffers and a line."""
     import tracemalloc
 
     path = tmp_path / "large.csv.zst"
     line = b"1,2,3" + b" " * 995 + b"\n"
     with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
-        for _ in range(150):
+        for _ in range(80):
             packed.write(line * 1000)
     tracemalloc.start()
     with open_lines(path) as lines:
         count = sum(1 for _ in lines)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 150_000
-    assert peak < 100 << 20
+    assert count == 80_000
+    assert peak < 60 << 20
 
 
 def test_jobs_that_no_pool_could_hold_are_refused_and_say_why(tmp_path: Path) -> None:

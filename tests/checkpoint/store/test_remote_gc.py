@@ -13,6 +13,7 @@ from tidewright.base.errors import WorldError
 from tidewright.checkpoint.store import Erasable, FsspecRemote, ImageStore
 from tidewright.checkpoint.store.remote_gc import FORGET_S, GRACE_S
 
+from ...sizes import examples
 from .builders import image, name, read
 from .test_remote import SECRET, elsewhere, s3  # noqa: F401  (fixtures; s3 has mark.processes)
 
@@ -130,7 +131,7 @@ def test_an_image_pushed_meanwhile_has_all_its_pages(tmp_path: Path) -> None:
     counted = Line(FsspecRemote(f"memory://{uuid4().hex}"))
     here.push(name(job=1), counted)
     for first in range(1, 14):
-        for second in sorted(random.Random(first).sample(range(first, 14), min(4, 14 - first))):
+        for second in sorted(random.Random(first).sample(range(first, 14), min(examples(8), 14 - first))):
             remote = FsspecRemote(f"memory://{uuid4().hex}")
             here.push(name(job=1), remote)
             here.drop_remote(remote, "team", 1, 1)

@@ -159,7 +159,7 @@ def test_each_cta_runs_once_however_often_the_chain_is_cut_short(foreign: tuple[
 @pytest.mark.usefixtures("host")
 def test_a_task_goes_on_in_another_lane_where_it_was_cut_short() -> None:
     moved = 0
-    for seed in range(examples(40)):
+    for seed in range(examples(64)):
         chain, model, blocks = made(seed, 0.0)
         chain.add_lane(blocks.row(2), STREAM)
         model.runs.zero_()

@@ -35,9 +35,10 @@ class ReadLeases:
             self._last = {one: at for one, at in self._last.items() if now - at < LONGEST_S} | {key: now}
             self._changed.notify_all()
 
-    def wait(self, key: Key, grace_s: float = GRACE_S, longest_s: float = LONGEST_S) -> None:
-        """Return once no reader has had a lease on this image for ``grace_s``; blocks, at most for ``longest_s``."""
-        began = time.monotonic()
+    def wait(self, key: Key, grace_s: float | None = None, longest_s: float = LONGEST_S) -> None:
+        """Return once no reader has had a lease on this image for ``grace_s`` (``GRACE_S`` if None); blocks, at most for
+        ``longest_s``."""
+        began, grace_s = time.monotonic(), GRACE_S if grace_s is None else grace_s
         with self._changed:
             while (now := time.monotonic()) < began + longest_s:
                 quiet = max(began, self._last.get(key, 0.0)) + grace_s

@@ -93,8 +93,8 @@ class PodUse:
 
     def _worst(self, gpu: int, has: Mapping[str, Units], most: int) -> int:
         """Init containers of a pod on several GPUs see all of these, so their sums may be more than the pod has."""
-        parts = (replace(part, units=has.get(part.name, {}).get(gpu, 0)) for part in self.ask.parts)
-        return min(at_worst(tuple(parts)), most)
+        given = [has.get(part.name, {}).get(gpu, 0) for part in self.ask.parts]
+        return min(at_worst(self.ask.parts, given), most)
 
 
 def uses(

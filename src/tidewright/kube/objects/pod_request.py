@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...base.errors import UsageError
@@ -291,16 +291,19 @@ def _parts(pod: Json, amount: Callable[[Json, str], int | None]) -> Iterator[Con
                 yield ContainerRequest(name, index, units, init, init and found.get("restartPolicy") == "Always")
 
 
-def at_worst(parts: tuple[ContainerRequest, ...]) -> int:
-    """Units needed at the worst moment of the pod's life; ``parts`` with init containers first, in their order."""
-    sidecars = worst = 0
-    for part in parts:
+def at_worst(parts: Sequence[ContainerRequest], given: Sequence[int] | None = None) -> int:
+    """Units needed at the worst moment of the pod's life; ``parts`` with init containers first, in their order; ``given``: units
+    of each part, where they are not those that it asks for."""
+    sidecars = worst = main = 0
+    for part, units in zip(parts, [part.units for part in parts] if given is None else given, strict=True):
         if part.sidecar:
-            sidecars += part.units
+            sidecars += units
             worst = max(worst, sidecars)
         elif part.init:
-            worst = max(worst, sidecars + part.units)
-    return max(worst, sidecars + sum(part.units for part in parts if not part.init))
+            worst = max(worst, sidecars + units)
+        else:
+            main += units
+    return max(worst, sidecars + main)
 
 
 def _gpus(pod: Json) -> int:

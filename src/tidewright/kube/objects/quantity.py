@@ -26,6 +26,8 @@ _POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, 
 
 def whole(value: object, name: str) -> int:
     """``value``, a string or number found under ``name``, as a whole number from 0 up to 2^53. Raises UsageError."""
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 16:
+        return int(value)  # as nearly all are: below LIMIT
     number = _read(value)
     if number is None:
         raise UsageError(f"{name} is {value!r}, which is no quantity", "write a whole number")
