@@ -68,8 +68,8 @@ $(COLLECTED): $(READY)
 rings-1-2: $(COLLECTED)
 	@said=$$(mktemp); room=$$(mktemp -d); trap 'rm -rf "$$said" "$$room"' EXIT; \
 	if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')" -gt 8000000 ] 2>/dev/null; then \
-		rmdir "$$room"; room=$$(mktemp -d -p /dev/shm); fi; \
-	TMPDIR=$$room nice -n 10 $(BIN)/pytest -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full' >"$$said" 2>&1; \
+		rmdir "$$room"; room=$$(mktemp -d /dev/shm/XXXXXX); fi; \
+	TMPDIR=$$room nice -n 10 $(BIN)/pytest --basetemp "$$room/t" -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full' >"$$said" 2>&1; \
 	code=$$?; echo 'rings 1 and 2:'; cat "$$said"; exit $$code
 
 ring-3: $(COLLECTED)

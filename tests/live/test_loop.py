@@ -63,6 +63,7 @@ def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: p
         assert any("cannot be written" in notice for notice in client.info().notices)
         server.soon(lambda: fabric.finish((job, 1), 5))
         assert not client.wait(job, 0.2).final, "an end that is not durable was reported"
+        _until(lambda: client.job(job).state == "stopping")
         for query in ({}, {"all": True}, {"state": "stopping,completed"}):
             shown = {one.id: one.state for one in client.jobs(**query).jobs}  # type: ignore[arg-type]
             assert shown.get(job) == "stopping", "a job that is about to end is in no list"
