@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 import time
 from pathlib import Path
@@ -12,10 +14,12 @@ import pytest
 from tidewright.base.errors import UsageError
 from tidewright.engine.commands import Ended
 from tidewright.live.api.event_stream import EventStream, point
+from tidewright.live.api.listing import Query, listing
 from tidewright.live.api.routes import Routes
 from tidewright.live.journal.store import Journal, JournalFull
 from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec, State
+from tidewright.testing.worldlet import Worldlet
 from tidewright.wire.api import NO_EXIT_CODE
 
 from .fakes import FakeFabric, FirstFit
@@ -63,11 +67,6 @@ def test_a_full_disk_turns_requests_away_and_jobs_run_on(running, monkeypatch: p
         assert any("cannot be written" in notice for notice in client.info().notices)
         server.soon(lambda: fabric.finish((job, 1), 5))
         assert not client.wait(job, 0.2).final, "an end that is not durable was reported"
-        _until(lambda: client.job(job).state == "stopping")
-        for query in ({}, {"all": True}, {"state": "stopping,completed"}):
-            shown = {one.id: one.state for one in client.jobs(**query).jobs}  # type: ignore[arg-type]
-            assert shown.get(job) == "stopping", "a job that is about to end is in no list"
-        assert not client.jobs(name="another").jobs
         disk.full = False
         assert client.wait(job, 10).exit_code == 5
         (after,) = client.submit([JobSpec(command=("true",))]).ids
@@ -90,6 +89,13 @@ def test_an_end_that_is_not_durable_yet_is_none_to_lists_and_notifications() -> 
     routes.context = SimpleNamespace(loop=loop, journal=SimpleNamespace(archive=nothing))  # type: ignore[assignment]
     view = routes._brief(7)
     assert (view.state, view.exit_code) == ("stopping", NO_EXIT_CODE)
+    asked = {"pending": {7: ended}, "equal": {"name": ""}}
+    for query in (Query(**asked), Query(**asked, states=(State.STOPPING,))):
+        page = asyncio.run(listing(Worldlet().engine.book, None, query, 1))  # type: ignore[arg-type]
+        assert [one["state"] for one in json.loads(page)["jobs"]] == ["stopping"], "in no list while its end is written"
+    for query in (Query(pending={7: ended}, equal={"name": "y"}), Query(pending={7: ended}, states=(State.RUNNING,))):
+        page = asyncio.run(listing(Worldlet().engine.book, None, query, 1))  # type: ignore[arg-type]
+        assert not json.loads(page)["jobs"]
     nothing.get = lambda job: ended
     assert (routes._brief(7).state, routes._brief(7).exit_code) == ("failed", 5)
 
