@@ -76,7 +76,7 @@ def test_a_client_that_is_killed_leaves_its_queue_to_others(runtime: RunningRunt
 
 @pytest.mark.parametrize("kind", [pytest.param("rt", marks=pytest.mark.full), "be"])
 def test_a_task_that_its_client_left_behind_does_not_keep_the_device(start_runtime: Start, kind: str) -> None:
-    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    runtime = start_runtime("--task-timeout", "1", module=DAEMON)
     with RuntimeClient(runtime.socket, kind) as gone:
         hangs = gone.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 100.0})
         hangs.submit(np.ones(1))
@@ -91,7 +91,7 @@ def test_a_task_that_its_client_left_behind_does_not_keep_the_device(start_runti
 
 
 def test_the_last_client_leaves_nothing_on_the_device_either(start_runtime: Start) -> None:
-    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    runtime = start_runtime("--task-timeout", "1", module=DAEMON)
     with RuntimeClient(runtime.socket, "rt") as gone:
         gone.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 100.0}).submit(np.ones(1))
         until(lambda: entry_of(gone)["outstanding"])
@@ -114,7 +114,7 @@ def test_a_model_that_its_client_left_unmade_keeps_no_other_from_being_made(
     start_runtime: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "made.py").write_text(FACTORIES)
-    runtime = start_runtime("--load-timeout", "1", module=DAEMON)
+    runtime = start_runtime("--load-timeout", "2", module=DAEMON)
     program = (
         "import sys\nfrom tidewright.runtime.client import RuntimeClient\n"
         "RuntimeClient(sys.argv[1], 'be').load(sys.argv[2], [('float32', (8,))])\n"
@@ -132,17 +132,17 @@ def test_a_model_that_its_client_left_unmade_keeps_no_other_from_being_made(
 
 def test_a_process_that_a_factory_forked_costs_nobody_the_worker(start_runtime: Start, tmp_path: Path) -> None:
     (tmp_path / "made.py").write_text(FACTORIES)
-    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    runtime = start_runtime("--task-timeout", "1", module=DAEMON)
     with RuntimeClient(runtime.socket, "be") as client:
         before = entry_of(client)["worker_pid"]
         with RuntimeClient(runtime.socket, "be", folder=tmp_path) as gone:
             gone.load("made.py:forks", [("float32", (8,))])
-        time.sleep(1)
+        time.sleep(1.5)
         assert entry_of(client)["worker_pid"] == before and LEFT not in runtime.log.read_text()
 
 
 def test_the_time_of_what_is_left_begins_when_the_worker_has_a_device(start_runtime: Start) -> None:
-    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    runtime = start_runtime("--task-timeout", "1", module=DAEMON)
     with RuntimeClient(runtime.socket, "be") as client:
         with RuntimeClient(runtime.socket, "be"):
             first = entry_of(client)["worker_pid"]
@@ -150,7 +150,7 @@ def test_the_time_of_what_is_left_begins_when_the_worker_has_a_device(start_runt
             until(lambda: entry_of(client)["worker_pid"] != first)
             slow = entry_of(client)["worker_pid"]
             os.kill(slow, signal.SIGSTOP)
-        time.sleep(1)
+        time.sleep(1.5)
         os.kill(slow, signal.SIGCONT)
         assert client.load(f"{MODELS}:double", [("float32", (8,))]).infer(np.ones(8, np.float32))[0].sum() == 16
         assert entry_of(client)["worker_pid"] == slow and LEFT not in runtime.log.read_text()
@@ -209,7 +209,7 @@ def test_a_worker_that_is_killed_fails_what_it_had_and_another_makes_the_models_
 @pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.full)])
 def test_a_task_that_hangs_costs_the_worker(start_runtime: Start, times: int) -> None:
     """Others lose what they had there, and are not to blame, however often (``MOST_LOSSES`` is 3)."""
-    runtime = start_runtime("--task-timeout", "0.5", module=DAEMON)
+    runtime = start_runtime("--task-timeout", "1", module=DAEMON)
     with RuntimeClient(runtime.socket, "be") as hanging, RuntimeClient(runtime.socket, "be") as other:
         model = hanging.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 600})
         long = other.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.4})
@@ -228,7 +228,7 @@ def test_without_stops_best_effort_work_goes_on_beside_real_time_work(start_runt
     with RuntimeClient(runtime.socket, "be") as best_effort, RuntimeClient(runtime.socket, "rt") as real_time:
         assert best_effort.level == "G1 stream priority"
         chain = best_effort.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 1000})
-        busy = real_time.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 0.8})
+        busy = real_time.load(f"{MODELS}:busy", [("float64", (1,))], arguments={"seconds": 3.0})
         begun = chain.submit(np.zeros(SIZE))
         until(lambda: entry_of(best_effort)["stream"] == "running")
         ahead = busy.submit(np.ones(1))
@@ -249,7 +249,7 @@ def test_where_there_is_no_device_it_does_not_start() -> None:
 
 def test_a_model_is_loaded_while_real_time_work_goes_on(runtime: RunningRuntime, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
-    slow.write_text("import time\ndef make():\n    time.sleep(0.7)\n    return lambda x: x\n")
+    slow.write_text("import time\ndef make():\n    time.sleep(1.5)\n    return lambda x: x\n")
     with RuntimeClient(runtime.socket, "be") as loading, RuntimeClient(runtime.socket, "rt") as real_time:
         quick = real_time.load(f"{MODELS}:double", [("float32", (8,))])
         import threading
@@ -424,7 +424,7 @@ def test_a_model_that_is_another_when_it_is_made_again_ends_its_queue(start_runt
 @pytest.mark.parametrize("close", ["sockets", "nothing"])
 def test_a_load_that_never_ends_is_ended(start_runtime: Start, tmp_path: Path, close: str) -> None:
     """Because its factory never returns, or has closed what it would report on."""
-    runtime = start_runtime("--load-timeout", "1", module=DAEMON)
+    runtime = start_runtime("--load-timeout", "2", module=DAEMON)
     file = tmp_path / "stuck.py"
     closing = "os.closerange(3, 60)" if close == "sockets" else "pass"
     file.write_text(f"import os, time\ndef make():\n    {closing}\n    time.sleep(600)\n")
