@@ -147,7 +147,6 @@ def test_torchrun_is_started_on_two_nodes_as_the_script_says(pool: Pool) -> None
     assert re.fullmatch(options, said["0"]), said
 
 
-@pytest.mark.full
 def test_torchrun_over_two_nodes(pool: Pool) -> None:
     """One of them hosts the rendezvous."""
     pytest.importorskip("torch")
