@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ from tidewright.cli.shell import run
 TIDE = (sys.executable, "-c", "from tidewright.cli import main; main()")
 DAEMON = "tidewright.app.daemon"
 LIMIT_S = 120
+
+
+def heed_ctrl_c() -> None:
+    """Before a program is started: what a shell script starts in the background ignores SIGINT, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)

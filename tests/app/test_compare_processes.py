@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import pytest
 
+from tests.command import heed_ctrl_c
 from tidewright.app.compare.pool import Observer, answer_all
 from tidewright.app.compare.save import CELLS
 from tidewright.app.compare.worker import RunDone, RunFailed, RunProgress, WorkerDied
@@ -72,7 +73,7 @@ def test_a_worker_that_dies_is_tried_once_more_and_costs_its_own_cell(tmp_path: 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     words = [str(Path(sys.executable).parent / "tide"), "compare", *WORDS, *more, "--save", str(folder), "--json"]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c)
 
 
 def first_saved(folder: Path, process: subprocess.Popen[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import heed_ctrl_c
 from tidewright.cli.entry import INTERRUPTED, exit_with
 from tidewright.cli.shell import run
 
@@ -69,18 +70,13 @@ def test_a_closed_stream_is_the_null_device(closed: str, words: tuple[str, ...])
     assert ran.returncode == 0 and "Traceback" not in ran.stderr and (len(ran.stdout) > 20) == (closed != "1")
 
 
-def _heed_ctrl_c() -> None:
-    """What a shell script starts in the background ignores it, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_ctrl_c_is_no_traceback(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     os.mkfifo(trace)
     words = ("simulate", "-t", str(trace), "-c", "1x1")
     with (
         subprocess.Popen(
-            [*TIDE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_heed_ctrl_c
+            [*TIDE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_ctrl_c
         ) as process,
         trace.open("w"),  # the command has opened it
     ):
