@@ -23,6 +23,7 @@ from click.shell_completion import (
 
 from ..base.errors import TideError
 from ..model.notify import KINDS
+from ..wire.api import FINAL_STATES
 from ..wire.calls.completion import Word, WordKind
 from ..wire.states import STATES
 from .session import Session
@@ -139,7 +140,7 @@ def _of(*words: str) -> Words:
     return lambda session, prefix: _beginning(words, prefix)
 
 
-_LIVE = tuple(state for state in STATES if state not in ("completed", "failed", "cancelled", "timeout"))
+_LIVE = tuple(state for state in STATES if state not in FINAL_STATES)
 _STATES_OF: dict[str, tuple[str, ...]] = {
     "cancel": _LIVE, "hold": ("queued", "suspended"), "release": tuple(state for state in _LIVE if state != "queued"),
     "requeue": ("starting", "running", "suspending", "suspended", "resuming"),

@@ -218,9 +218,10 @@ def wait_behind_limit(book: Book, job: int) -> None:
     """An attempt of an array's member is over: more of them than a limit allows that was lowered meanwhile do not start again."""
     record = book.jobs[job]
     member = record.spec.array
-    array = book.arrays.get(array_key(member)) if member is not None and member.job else None
-    if member is not None and array is not None and array.limit and array.active > array.limit:
-        record.waiting_array = array_key(member)
+    key = array_key(member) if member is not None and member.job else ""
+    array = book.arrays.get(key)
+    if array is not None and array.limit and array.active > array.limit:
+        record.waiting_array = key
         array.waiting = dict.fromkeys(sorted((*array.waiting, job)), True)
 
 

@@ -20,3 +20,8 @@ HOSTS = "TIDE_SLURM_HOSTS"
 def is_batch(env: Mapping[str, str]) -> bool:
     """Whether a job's variables say that it comes from a batch script."""
     return NODES in env
+
+
+def is_placed(env: Mapping[str, str]) -> bool:
+    """Whether they are those of a batch script's attempt: its nodes are known."""
+    return is_batch(env) and HOSTS in env

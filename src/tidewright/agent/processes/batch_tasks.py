@@ -55,9 +55,7 @@ class TaskPlace:
 
 def task_place(given: Mapping[str, str], rank: int) -> TaskPlace:
     """``given``: as of ``task_variables``."""
-    groups = _groups(given)
-    node, local = _place(groups, rank)
-    return TaskPlace(node, len(groups), local, range(rank - local, rank - local + groups[node][1]))
+    return _place(_groups(given), rank)
 
 
 def _groups(given: Mapping[str, str]) -> list[tuple[str, int]]:
@@ -67,7 +65,8 @@ def _groups(given: Mapping[str, str]) -> list[tuple[str, int]]:
 
 def task_variables(given: Mapping[str, str], seat: TaskSeat) -> dict[str, str]:
     """What a task finds. ``given``: the job's own variables, with what the submission and the controller know."""
-    groups, place = _groups(given), task_place(given, seat.rank)
+    groups = _groups(given)
+    place = _place(groups, seat.rank)
     node = place.node
     names, sizes = [name for name, _ in groups], [size for _, size in groups]
     programs = str(PurePath(INSIDE / "lib" if seat.full else INJECT, "_tidewright", "slurm", "bin"))
@@ -131,10 +130,10 @@ def _cpus(given: Mapping[str, str], seat: TaskSeat, sizes: Sequence[int], tasks:
     }
 
 
-def _place(groups: Sequence[tuple[str, int]], rank: int) -> tuple[int, int]:
-    """(index of its node, index on that node) of a rank."""
+def _place(groups: Sequence[tuple[str, int]], rank: int) -> TaskPlace:
+    first = 0
     for node, (_, size) in enumerate(groups):
-        if rank < size:
-            return node, rank
-        rank -= size
+        if rank < first + size:
+            return TaskPlace(node, len(groups), rank - first, range(first, first + size))
+        first += size
     raise ValueError(f"rank {rank} is on none of the nodes {groups}")

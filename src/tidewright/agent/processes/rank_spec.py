@@ -17,7 +17,7 @@ from ...devices.protocol import Backend, DeviceEnvironment, ShareGrant
 from ...launch.environment import THREAD_LIMITS, RankPosition, rank_environment
 from ...launch.memory_share import FRACTION, within
 from ...launch.sandbox import RankSandbox, on_path
-from ...model.batch import HOSTS, PER_TASK, is_batch
+from ...model.batch import PER_TASK, is_batch, is_placed
 from ...model.job import Level
 from ...wire.agent import LaunchArgs, RankSeat
 from ..layout import AgentLayout, workdir
@@ -62,21 +62,25 @@ def sharers(args: LaunchArgs, seat: RankSeat) -> int:
 
 def _node(args: LaunchArgs, seat: RankSeat) -> TaskPlace:
     """The node of a rank as its program counts nodes: a batch script's may be part of one (see ``batch_tasks``)."""
-    if is_batch(args.env) and HOSTS in args.env:
+    if is_placed(args.env):
         return task_place(args.env, seat.rank)
     return TaskPlace(args.group_rank, args.groups, seat.local_rank, [other.rank for other in args.ranks])
 
 
-def counted(args: LaunchArgs, seat: RankSeat) -> tuple[int, ...]:
-    """The devices that a rank's program counts, as under torchrun: device LOCAL_RANK is its own. Empty where it counts its own:
-    ranks have several devices each, share some, or were to see their own (--gpus-per-task)."""
+def counted(args: LaunchArgs) -> dict[int, tuple[int, ...]]:
+    """The devices that each rank's program counts, as under torchrun: device LOCAL_RANK is its own. A rank is left out that
+    counts its own alone: ranks have several devices each, share some, or were to see their own (--gpus-per-task)."""
     if is_batch(args.env) and PER_TASK in args.env:
-        return ()
-    node = _node(args, seat)
-    beside = [other for other in args.ranks if other.rank in node.ranks]
-    devices = [device for other in sorted(beside, key=lambda each: each.rank) for device in other.devices]
-    one_each = all(len(other.devices) == 1 for other in beside) and len(set(devices)) == len(devices)
-    return tuple(devices) if one_each else ()
+        return {}
+    nodes = dict[int, list[RankSeat]]()
+    for seat in sorted(args.ranks, key=lambda each: each.rank):
+        nodes.setdefault(_node(args, seat).node, []).append(seat)
+    found = dict[int, tuple[int, ...]]()
+    for seats in nodes.values():
+        devices = tuple(dict.fromkeys(device for seat in seats for device in seat.devices))
+        if all(len(seat.devices) == 1 for seat in seats) and len(devices) == len(seats):
+            found |= {seat.rank: devices for seat in seats}
+    return found
 
 
 def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, DeviceEnvironment]:
@@ -85,8 +89,9 @@ def places(args: LaunchArgs, node_context: NodeContext) -> dict[int, DeviceEnvir
         runtime = node_context.backend.environment(args.beside)
         client = DeviceEnvironment({**runtime.env, "CUDA_VISIBLE_DEVICES": ""}, runtime.cpus)
         return {seat.rank: client for seat in args.ranks}
+    shown = counted(args)
     found = {
-        seat.rank: node_context.backend.environment(seat.devices, sharers(args, seat), counted(args, seat))
+        seat.rank: node_context.backend.environment(seat.devices, sharers(args, seat), shown.get(seat.rank, ()))
         for seat in args.ranks
         if seat.devices
     }
@@ -127,7 +132,7 @@ def specs(
     check(args)
     around, account = places(args, node_context), account_of(args)
     made = {}
-    batch = is_batch(args.env) and HOSTS in args.env
+    batch = is_placed(args.env)
     cpus = node_context.backend.discover().cpus if batch else 0  # once: to look for devices takes a while
     for at in args.ranks:
         mark, place = node_context.layout.mark(args.job, args.attempt, at.rank, generation), around[at.rank]

@@ -138,9 +138,9 @@ def command(session: Session, /, **given: Any) -> int:
 
     spec = spec_of(given, "tide run --help")
     say_left_out()
-    if session.url is None and (missing := folder_to_be_made(spec)):
-        out.note(f"warning: {missing} does not exist; it is made when the job starts, for --output")
     if session.url is None:
+        if missing := folder_to_be_made(spec):
+            out.note(f"warning: {missing} does not exist; it is made when the job starts, for --output")
         check_program(spec)
     hint = "" if given["ranks"] else ranks_note(spec)
     if hint and not given["parsable"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -92,8 +92,9 @@ async def _matching(book: Book, journal: Journal, query: Query, now: int) -> Asy
             view = views.live_job(book, job, now)
             yield job, _for_all(book, view, stands_for[job]) if job in stands_for else view
         await pause()
+    fits = _filter(query.equal)
     for ended in list(query.pending.values()) if not query.states or State.STOPPING in query.states else ():
-        if _fits(ended.spec, query.equal) and ended.job not in query.without:
+        if fits(ended.spec) and ended.job not in query.without:
             yield ended.job, views.almost_ended(ended)
     final = [int(state) for state in query.states if state >= State.COMPLETED]
     if final or (query.ended and not query.states):
@@ -130,23 +131,23 @@ def _for_all(book: Book, view: api.JobView, jobs: list[int]) -> api.JobView:
 def _of(book: Book, ids: list[int], equal: Mapping[str, str]) -> list[int]:
     if not equal:
         return ids
+    fits = _filter(equal)
+    return [job for job in ids if (spec := book.specs.get(job)) is not None and fits(spec)]
+
+
+def _filter(equal: Mapping[str, str]) -> Callable[[JobSpec], bool]:
+    """Whether a job is one of those that have all of ``equal``; made once for thousands."""
     name = equal.get("name")
     rest = {key: value for key, value in equal.items() if key != "name"}
     fields, wanted = attrgetter(*rest) if rest else None, tuple(rest.values())
     one_or_all = wanted if len(wanted) != 1 else wanted[0]
-    return [
-        job
-        for job in ids
-        if (spec := book.specs.get(job)) is not None
-        and (fields is None or fields(spec) == one_or_all)
-        and (name is None or spec.name == name or (spec.array is not None and spec.array.parent == name))
-    ]
 
+    def fits(spec: JobSpec) -> bool:
+        return (fields is None or fields(spec) == one_or_all) and (
+            name is None or spec.name == name or (spec.array is not None and spec.array.parent == name)
+        )
 
-def _fits(spec: JobSpec, equal: Mapping[str, str]) -> bool:
-    """As ``_of``, of one job."""
-    names = (spec.name, spec.array.parent if spec.array is not None else spec.name)
-    return all(value in names if key == "name" else getattr(spec, key) == value for key, value in equal.items())
+    return fits
 
 
 def _live(book: Book, states: tuple[State, ...]) -> list[int]:

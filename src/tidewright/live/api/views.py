@@ -163,9 +163,9 @@ def _failure(ended: Ended, full: bool) -> api.FailureView | None:
     )  # fmt: skip
 
 
-def almost_ended(ended: Ended) -> api.JobView:
+def almost_ended(ended: Ended, full: bool = False) -> api.JobView:
     """A job whose end is not durable yet: its exit code must not be reported."""
-    return replace(ended_job(ended, full=True), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE, failure=None)
+    return replace(ended_job(ended, full), state="stopping", end=-1, exit_code=api.NO_EXIT_CODE, failure=None)
 
 
 def _why(book: Book, job: int, history: list[tuple[int, str, Cause]], now: int) -> tuple[str, Cause | None]:

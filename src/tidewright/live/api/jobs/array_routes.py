@@ -54,7 +54,7 @@ class ArrayRoutes(ServiceRoutes):
         if ended is not None:
             return views.ended_job(ended, full)
         if job in self.context.loop.pending_archive:
-            return views.almost_ended(self.context.loop.pending_archive[job])
+            return views.almost_ended(self.context.loop.pending_archive[job], full)
         raise submission.refusal(Code.NO_SUCH_JOB(job), "notfound")
 
     # -- what is meant ----------------------------------------------------------------------------------------------
