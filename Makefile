@@ -48,8 +48,8 @@ types: $(READY)
 	$(BIN)/mypy
 
 # Rings 1 and 2 compute; ring 3 starts real processes, in namespaces and folders of their own, and waits for many of them. So they
-# run side by side: ring 3 comes first and has twice as many workers as there are cores; rings 1 and 2, and the check of the types,
-# take what it leaves of the cores. What rings 1 and 2 say is printed when they end.
+# run side by side, and beside the check of the types: ring 3 comes first and has twice as many workers as there are cores; rings 1
+# and 2 take what it leaves of the cores. What they say is printed when they end.
 # They start hundreds of Python processes: the package is compiled once, also where the shell forbids it.
 rings rings-1-2 ring-3 test test-full: export PYTHONDONTWRITEBYTECODE =
 # Nor need hundreds of processes that import numpy start threads for its linear algebra; in the long matrices programs have them.
@@ -66,9 +66,9 @@ $(COLLECTED): $(READY)
 
 # Their tests write thousands of small files, in memory where there is room for them: on some disks each takes milliseconds to remove.
 rings-1-2: $(COLLECTED)
-	@said=$$(mktemp); room=$$(mktemp -d); trap 'rm -rf "$$said" "$$room"' EXIT; \
-	if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')" -gt 8000000 ] 2>/dev/null; then \
-		rmdir "$$room"; room=$$(mktemp -d /dev/shm/XXXXXX); fi; \
+	@where=$${TMPDIR:-/tmp}; \
+	if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $$4 }')" -gt 8000000 ] 2>/dev/null; then where=/dev/shm; fi; \
+	said=$$(mktemp); room=$$(mktemp -d -p "$$where"); trap 'rm -rf "$$said" "$$room"' EXIT; \
 	TMPDIR=$$room nice -n 10 $(BIN)/pytest --basetemp "$$room/t" -n $$((1 + $(WORKERS))) --dist worksteal -m 'not processes and not gpu and not full' >"$$said" 2>&1; \
 	code=$$?; echo 'rings 1 and 2:'; cat "$$said"; exit $$code
 
