@@ -32,8 +32,8 @@ def test_no_task_is_lost_or_doubled(runtime: RunningRuntime, tmp_path: Path) -> 
     runtime_kit.none_lost_or_doubled(runtime.socket, tmp_path, 100)
 
 
-def test_real_time_goes_first(runtime: RunningRuntime) -> None:
-    runtime_kit.real_time_goes_first(runtime.socket, 3)
+def test_real_time_goes_first(runtime: RunningRuntime, tmp_path: Path) -> None:
+    runtime_kit.real_time_goes_first(runtime.socket, tmp_path, 3)
 
 
 def test_what_is_cancelled_in_time_never_runs(runtime: RunningRuntime) -> None:

@@ -89,9 +89,10 @@ def test_a_model_is_known_by_its_factory_and_arguments() -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(CORES < 2, reason="padding takes two cores")
 def test_only_what_the_table_admits_runs_beside_real_time_work(start_runtime: Start, tmp_path: Path) -> None:
-    pair = (admission.model_key(runtime_kit.LONG), admission.model_key(runtime_kit.ADMITTED), 0.0)
+    hold = tmp_path / "hold"
+    pair = (admission.model_key(runtime_kit.held_model(hold)), admission.model_key(runtime_kit.ADMITTED), 0.0)
     runtime = start_runtime("--padding", str(table(tmp_path / "t", pair)))
-    assert runtime_kit.only_what_is_admitted_goes_on(runtime.socket)[-1] >= 1
+    assert runtime_kit.only_what_is_admitted_goes_on(runtime.socket, hold)[-1] >= 1
 
 
 @pytest.mark.processes

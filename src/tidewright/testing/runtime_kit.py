@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,48 +127,63 @@ def none_lost_or_doubled(path: Path | str, folder: Path, tasks: int, seed: int =
     assert cancelled, "nothing was cancelled: the test shows nothing"
 
 
-def real_time_goes_first(path: Path | str, tasks: int) -> None:
-    """A real-time task that comes while best-effort tasks run ends before them."""
+def real_time_goes_first(path: Path | str, folder: Path, tasks: int) -> None:
+    """A real-time task that comes while a best-effort task runs ends before it."""
+    hold = folder / "hold"
     with RuntimeClient(path, "be", name="long") as slow, RuntimeClient(path, "rt", name="short") as quick:
-        long = slow.load(f"{MODELS}:chain", [("float64", (SIZE,))], arguments={"operators": 4000}, slots=2)
+        source = held_model(hold)
+        long = slow.load(source.factory, [("float64", (1,))], arguments=source.arguments, slots=2)
         short = quick.load(f"{MODELS}:double", [("float32", (8,))])
         for _ in range(tasks):
-            behind = long.submit(np.zeros(SIZE))
-            _until_running(slow)
+            hold.touch()
+            behind = long.submit(np.zeros(1))
+            _until(lambda: _entry(slow)["stream"] == "running")
             task = short.submit(np.zeros(8, np.float32))
             task.result(60)
+            hold.unlink()
             behind.result(60)
             assert task.completion is not None and behind.completion is not None
             assert task.completion.ended_ns < behind.completion.ended_ns, "real-time work waited for best-effort work"
             assert behind.completion.preemptions >= 1, "best-effort work was not stopped"
 
 
-LONG, ADMITTED = ModelSource(f"{MODELS}:busy", {"seconds": 0.4}), ModelSource(f"{MODELS}:chain", {"operators": 30})
-"""Models of ``only_what_is_admitted_goes_on``: the second may run beside the first, and nothing else beside it."""
+ADMITTED = ModelSource(f"{MODELS}:chain", {"operators": 30})
+"""The model of ``only_what_is_admitted_goes_on`` that may run beside the held one; nothing else may."""
+
+
+def held_model(hold: Path) -> ModelSource:
+    """A model that runs for as long as there is a file ``hold``: however slow the machine, it is there to be met."""
+    return ModelSource(f"{MODELS}:held", {"path": str(hold)})
 
 
 def only_what_is_admitted_goes_on(
-    path: Path | str, rounds: int = 1, between: Callable[[RuntimeClient, RemoteModel], None] = lambda rt, inside: None
+    path: Path | str,
+    hold: Path,
+    rounds: int = 1,
+    between: Callable[[RuntimeClient, RemoteModel], None] = lambda rt, inside: None,
 ) -> list[int]:
-    """Beside real-time work an admitted model runs to its end, another waits. ``between`` two rounds gets the real-time client
-    and the admitted model. Returns how many tasks had run beside real-time work after each round."""
+    """Beside ``held_model(hold)`` as real-time work an admitted model runs to its end, another waits. ``between`` two rounds gets
+    the real-time client and the admitted model. Returns how many tasks had run beside real-time work after each round."""
     padded = []
     with (
         RuntimeClient(path, "rt") as rt,
         RuntimeClient(path, "be") as good,
         RuntimeClient(path, "be") as bad,
     ):
-        long = rt.load(LONG.factory, [("float64", (1,))], arguments=LONG.arguments)
+        source = held_model(hold)
+        long = rt.load(source.factory, [("float64", (1,))], arguments=source.arguments)
         inside = good.load(ADMITTED.factory, [("float64", (100,))], arguments=ADMITTED.arguments, slots=8)
         outside = bad.load(ADMITTED.factory, [("float64", (100,))], arguments={"operators": 31}, slots=8)
         for number in range(rounds):
             if number:
                 between(rt, inside)
+            hold.touch()
             task = long.submit(np.array([1.0]))
-            while _entry(rt)["outstanding"] != 1:
-                pass
-            first, second = inside.submit(np.zeros(100)), outside.submit(np.zeros(100))
-            first.result(30), second.result(30), task.result(30)
+            _until(lambda: _entry(rt)["outstanding"] == 1)
+            second, first = outside.submit(np.zeros(100)), inside.submit(np.zeros(100))
+            first.result(30)
+            hold.unlink()
+            second.result(30), task.result(30)
             ends = [one.completion.ended_ns for one in (first, task, second)]  # type: ignore[union-attr]
             assert ends == sorted(ends), "what was admitted waited, or what was not admitted ran"
             padded.append(good.stats()["padded"])
@@ -222,9 +238,11 @@ def cancelled_before_it_began(path: Path | str) -> None:
         assert states[1:] == [TaskState.CANCELLED] * 4, f"cancelled tasks ended as {states}"
 
 
-def _until_running(client: RuntimeClient) -> None:
-    while _entry(client)["stream"] != "running":
-        pass
+def _until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    ends = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends, f"what was waited for did not come in {timeout_s:g} s"
+        time.sleep(0.002)
 
 
 def _entry(client: RuntimeClient) -> dict[str, Any]:
