@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.estimate.duration import remaining_us
@@ -32,9 +33,9 @@ class Witness:
 
     name = "witness"
 
-    def __init__(self, max_wait_us: int = LIMIT.max_wait_us, settle: int = SETTLE, **settings) -> None:
-        self.settle = settle
-        self.sla = Sla(max_wait_us=max_wait_us, quantum_us=LIMIT.quantum_us, overdue_share=LIMIT.share, **settings)
+    def __init__(self, max_wait_us: int = LIMIT.max_wait_us, settle: int = SETTLE, limit=LIMIT, **settings) -> None:
+        self.settle, self.limit = settle, limit
+        self.sla = Sla(max_wait_us=max_wait_us, quantum_us=limit.quantum_us, overdue_share=limit.share, **settings)
         self.bounds: dict[tuple[int, int], int] = {}
         self.waits: dict[tuple[int, int], int] = {}
 
@@ -48,8 +49,8 @@ class Witness:
             wait = (int(jobs.id[row]), int(jobs.wait_since[row]))
             if wait not in self.bounds:
                 ahead = waiting[(jobs.wait_since[waiting] <= wait[1])]
-                patience = patience_us(LIMIT, jobs.floor[ahead], view.capacity).max()
-                self.bounds[wait] = bound_us(LIMIT, patience, left[ahead].tolist(), self.settle)
+                patience = patience_us(self.limit, jobs.floor[ahead], view.capacity).max()
+                self.bounds[wait] = bound_us(self.limit, patience, left[ahead].tolist(), self.settle)
             self.waits[wait] = view.now - wait[1]
             assert wait[0] in started or self.waits[wait] <= self.bounds[wait], (
                 f"job {wait[0]} waited {self.waits[wait]} us"
@@ -90,6 +91,17 @@ def test_no_wait_is_longer_than_the_formula_says(seed):
 def test_nor_where_devices_are_kept_free_and_brief_jobs_go_first(seed):
     costs = Costs(save_us=30 * SECOND, restore_us=10 * SECOND)
     assert attack(seed, costs, settle=30 * SECOND, headroom=0.5, brief_us=HOUR).waits
+
+
+@pytest.mark.parametrize("seed", seeds(*DEADLY[1::2]))
+def test_nor_where_overdue_jobs_hold_a_small_share(seed):
+    assert attack(seed, limit=structs.replace(LIMIT, share=0.02)).waits
+
+
+def test_overdue_jobs_hold_a_tenth_of_a_small_pool_and_a_fiftieth_of_a_large_one():
+    pools = (8, 40, 80, 200, 480, 2000)
+    assert [WaitBound().devices(size) for size in pools] == pytest.approx([0.8, 4, 8, 8, 9.6, 40])
+    assert [WaitBound(share=share).devices(480) for share in (0.0, 0.1)] == pytest.approx([0, 48])
 
 
 def test_the_attack_would_succeed_without_the_rule():

@@ -184,10 +184,63 @@ def test_what_is_brief_grows_with_the_pool() -> None:
         build = ViewBuilder(pool(nodes))
         for _ in range(8 * nodes - 1):
             build.run(spec("basic"))
-        premium = build.queue(spec("premium"), submit=100 * HOUR - 20 * SECOND)
-        standard = build.queue(spec(hours=0.05), submit=100 * HOUR - 20 * SECOND)
+        premium = build.queue(spec("premium"), submit=100 * HOUR - MINUTE)
+        standard = build.queue(spec(hours=0.25), submit=100 * HOUR - MINUTE)
         first = next(move.job for move in Sla().plan(build.view()).moves if isinstance(move, Start))
         assert first == (standard if brief else premium)
+
+
+def test_a_premium_job_lets_no_brief_job_go_first_once_half_of_its_idle_time_is_gone() -> None:
+    for waited, first in ((10, "standard"), (20, "premium")):  # of 31.6 minutes that ten hours at 0.95 leave
+        build = ViewBuilder(pool(5))
+        for _ in range(39):
+            build.run(spec("premium"), run_since=100 * HOUR - SECOND)
+        jobs = {
+            "premium": build.queue(spec("premium"), submit=100 * HOUR - waited * MINUTE),
+            "standard": build.queue(spec(hours=0.25), submit=100 * HOUR - MINUTE),
+        }
+        starts = [move.job for move in Sla(headroom=0.0).plan(build.view()).moves if isinstance(move, Start)]
+        assert starts == [jobs[first]]
+
+
+def test_a_flood_of_brief_standard_jobs_breaks_no_premium_promise() -> None:
+    """Half of the pool's devices are asked for by premium jobs, and more than all by standard ones of some minutes."""
+    dice = np.random.default_rng(5)
+    hours, premium, each = 1.0, 2, 4
+    brief = round(hours * 3600 / 200 * 16 * 1.3)
+    submit = np.concatenate([dice.uniform(0, 300, premium), np.sort(dice.uniform(0, hours * 3600, brief))])
+    duration = np.concatenate([np.full(premium, hours * 3600), dice.uniform(100, 300, brief)])
+    devices = np.concatenate([np.full(premium, each), np.ones(brief)]).astype(np.int64)
+    tier = np.array([int(Tier.PREMIUM)] * premium + [int(Tier.STANDARD)] * brief, np.int8)
+    order = np.argsort(submit)
+    trace = make_trace("flood", submit[order], duration[order], devices[order], tier=tier[order])
+    result = simulate(trace, load_cluster("2x8"), make("sla"), Options(cluster="2x8"))
+    assert next(one.attained for one in result.tiers if one.tier == "premium") == 1.0
+
+
+def test_a_brief_basic_job_goes_before_a_standard_one_with_slack_and_not_before_one_that_presses() -> None:
+    """The standard jobs of ten hours have 257 minutes of idle time, and press when 103 of them are left."""
+    for lost, preempted in ((100, True), (200, False)):
+        build = ViewBuilder(pool(5))
+        for _ in range(40):
+            ran = {"run_since": 99 * HOUR, "submit": 99 * HOUR - lost * MINUTE, "ideal": HOUR}
+            build.run(spec(), **ran)
+        job = build.queue(spec("basic", hours=0.25), submit=100 * HOUR)
+        presses = build.queue(spec(), submit=100 * HOUR - lost * MINUTE)  # as long as the running ones
+        plan = Sla(headroom=0.0).plan(build.view())
+        assert any(isinstance(move, Suspend) for move in plan.moves) is preempted
+        assert {blocked.job for blocked in plan.blocked} <= {job, presses}
+
+
+def test_a_brief_standard_job_presses_at_once_nearly_and_a_long_one_when_it_has_to() -> None:
+    """Of 257 and 6.4 minutes of idle time."""
+    for hours, waited, preempts in ((10.0, 120, False), (10.0, 160, True), (0.25, 1, True)):
+        build = ViewBuilder(pool(5))
+        for _ in range(40):
+            build.run(spec("basic"), run_since=99 * HOUR)
+        build.queue(spec(hours=hours), submit=100 * HOUR - waited * MINUTE)
+        plan = Sla(headroom=0.0).plan(build.view())
+        assert any(isinstance(move, Suspend) for move in plan.moves) is preempts, (hours, waited)
 
 
 def test_a_premium_job_is_not_preempted_until_it_has_run_for_twenty_pauses() -> None:

@@ -26,16 +26,28 @@ EQUAL = 2
 
 _RUNNING = int(State.RUNNING)
 
+_TENTH = 0.1
+"""Part of the pool that a row may take for a quantum each time after ``max_wait_us``; a larger row waits longer in proportion."""
+_SMALL_DEVICES = 8.0
+"""Devices up to which overdue rows may hold a tenth of the pool, whatever their share."""
+
 _EACH_US = 60.0 * SECOND
 """Device time that each preemption counts beyond what it loses: one large victim is better than eight small ones."""
 
 
 class WaitBound(Struct, frozen=True, kw_only=True):
-    """Times in microseconds; ``share`` is the part of the pool that overdue rows may hold together."""
+    """Times in microseconds; ``share`` is the part of the pool that overdue rows may hold together, see ``devices``."""
 
     max_wait_us: int = 4 * HOUR
     quantum_us: int = 15 * MINUTE
-    share: float = 0.1
+    share: float = 0.02
+
+    def devices(self, capacity: int) -> float:
+        """How many of ``capacity`` devices overdue rows may hold together, beside the first of them.
+
+        In a small pool the share would be one job that takes turns with the next, an image for each: there it is a tenth.
+        """
+        return max(self.share * capacity, min(_TENTH * capacity, _SMALL_DEVICES) if self.share else 0.0)
 
 
 def bound_us(limit: WaitBound, patience_us: float, left_us: Iterable[int], settle_us: int) -> int:
@@ -50,8 +62,9 @@ def bound_us(limit: WaitBound, patience_us: float, left_us: Iterable[int], settl
 
 
 def patience_us(limit: WaitBound, devices: Column, capacity: int) -> Column:
-    """How long a row waits before it may preempt others: longer in proportion where it needs more than the share."""
-    times = np.maximum(devices / max(limit.share * capacity, 1.0), 1.0)
+    """How long a row waits before it may preempt others: longer in proportion where it needs more than a tenth of the pool."""
+    part = max(limit.share, _TENTH) * capacity
+    times = np.maximum(devices / max(part, 1.0), 1.0)
     wait_limit: Column = limit.max_wait_us * times + limit.quantum_us
     return wait_limit
 
@@ -101,7 +114,7 @@ class OverdueQueue:
         rows = served.nonzero()[0]
         if len(rows):
             rows = rows[np.lexsort((jobs.id[rows], jobs.wait_since[rows]))]
-            beyond = self._devices[rows].cumsum() > limit.share * view.capacity
+            beyond = self._devices[rows].cumsum() > limit.devices(view.capacity)
             ripe = running[rows] & (view.now - began[rows] >= limit.quantum_us)
             served[rows[beyond & ripe]] = False
         return served
@@ -133,7 +146,7 @@ class OverdueQueue:
             if any_served:
                 kept = self._kept_from(row)
                 used += int(self._devices[kept[self.served[kept]]].sum())
-            if used and used + int(jobs.floor[row]) > limit.share * self.view.capacity:
+            if used and used + int(jobs.floor[row]) > limit.devices(self.view.capacity):
                 break
             if shape not in unfit and composer.start(row):
                 granted += int(jobs.floor[row])

@@ -26,6 +26,10 @@ _BLIND_US = 10 * LEAST_US
 """Run time after which nothing is known of how much is left, where neither the user nor similar jobs say."""
 SHORT_PAUSE_US = 10 * SECOND
 """Pause up to which a job is tried out, to see whether it is short."""
+_BRIEF_PRESSING = 0.9
+"""Share of its idle allowance under which a brief standard row presses: at once, nearly; its promise is cheap to keep."""
+_PREMIUM_PRESSING = 0.5
+"""Share of its idle allowance under which a premium row does not let brief rows go first any more."""
 _SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
 _AGED = 1.5
@@ -35,16 +39,18 @@ _AGED = 1.5
 class Class(IntEnum):
     """Rows of one class are served before those of the next."""
 
-    PREMIUM = 0
-    """A premium promise that can still be kept."""
-    PRESSING = 1
+    PREMIUM_PRESSING = 0
+    """A premium promise with less than half of its idle allowance left: brief standard jobs yield to it."""
+    PREMIUM = 1
+    """A premium promise that can still be kept, and brief standard jobs whose promise breaks soon."""
+    PRESSING = 2
     """A standard promise that breaks soon unless the job runs."""
-    PREMIUM_LATE = 2
+    PREMIUM_LATE = 3
     """A premium promise already broken: it yields to those that can be kept."""
-    STANDARD = 3
-    """A standard promise with slack to spare: free devices are enough."""
-    STANDARD_LATE = 4
-    BASIC = 5
+    STANDARD = 4
+    """A standard promise with slack to spare: free devices are enough. And brief basic jobs."""
+    STANDARD_LATE = 5
+    BASIC = 6
     """Spare capacity."""
 
 
@@ -54,13 +60,14 @@ _TARGET = np.array([TIER_TARGET[Tier(tier)] for tier in sorted(TIER_TARGET)])
 _IDLE_SHARE = 1.0 / np.maximum(_TARGET, 1e-9) - 1.0
 """By tier: idle time allowed, as a share of the run time."""
 _PROMISED = _TARGET > 0
-_STANDARD_TIER = int(Tier.STANDARD)
+_STANDARD_TIER, _PREMIUM_TIER = int(Tier.STANDARD), int(Tier.PREMIUM)
 _PREMIUM, _PRESSING = int(Class.PREMIUM), int(Class.PRESSING)
+_STANDARD, _BASIC = int(Class.STANDARD), int(Class.BASIC)
 _CLASS_OF = np.array(
     [
         *(Class.BASIC,) * 4,
         *(Class.STANDARD, Class.PRESSING, Class.STANDARD_LATE, Class.STANDARD_LATE),
-        *(Class.PREMIUM, Class.PREMIUM, Class.PREMIUM_LATE, Class.PREMIUM_LATE),
+        *(Class.PREMIUM, Class.PREMIUM_PRESSING, Class.PREMIUM_LATE, Class.PREMIUM_LATE),
     ],
     dtype=np.int64,
 )
@@ -103,11 +110,17 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     if not exact:
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
         late = promised & known & (total_us(jobs, sigma, _SIGMAS) * idle_share < lost)
-    margin = np.minimum(np.maximum(pressing * allowance, MINUTE), _MIDDLE / 2).astype(np.int64)
+    brief = _brief(view, brief_us, 0.0)
+    part = np.where(brief, np.maximum(pressing, _BRIEF_PRESSING), pressing)
+    if not every or np.count_nonzero(jobs.tier == _PREMIUM_TIER):
+        part = np.where(jobs.tier == _PREMIUM_TIER, _PREMIUM_PRESSING, part)
+    margin = np.minimum(np.maximum(part * allowance, MINUTE), _MIDDLE / 2).astype(np.int64)
     if not every:
         margin = np.where(promised, margin, 0)
     left = remaining_us(jobs)
-    cls, presses_in = _classes(view, slack, margin, late, brief_us), slack - margin
+    cls, presses_in = _classes(view, slack, margin, late), slack - margin
+    if brief_us:
+        _serve_brief(view, cls, brief, brief_us)
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
     key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
@@ -144,33 +157,41 @@ def _with_deadlines(
     return np.where(presses, np.minimum(cls, int(Class.PRESSING)), cls), slack, presses_in
 
 
-def _classes(view: View, slack: Column, margin: Column, late: Column, brief_us: int) -> Column:
+def _classes(view: View, slack: Column, margin: Column, late: Column) -> Column:
     """A promise counts as broken only where the run time is known: a job that turns out longer can still catch up.
 
-    While a standard row presses, running standard rows count as pressing too: to send one away for its equal would only
-    swap their places.
+    While a row of a tier waits and presses, running rows of that tier count as pressing too: to send one away for its equal
+    would only swap their places.
     """
     jobs = view.jobs
     presses = slack <= margin
-    if np.count_nonzero(presses & ~late & (jobs.tier == _STANDARD_TIER) & jobs.waiting):
-        presses |= jobs.active
+    pressed = jobs.tier[presses & ~late & jobs.waiting]
+    for tier in (_STANDARD_TIER, _PREMIUM_TIER):
+        if np.count_nonzero(pressed == tier):
+            presses |= jobs.active & (jobs.tier == tier)
     cls: Column = _CLASS_OF[4 * jobs.tier + 2 * late.view(np.int8) + presses]
-    _serve_brief(view, cls, brief_us)
     return cls
 
 
-def _serve_brief(view: View, cls: Column, brief_us: float) -> None:
-    """Standard rows whose whole work keeps the pool busy for no longer than ``brief_us`` are served with premium ones.
-
-    Each costs premium rows no more than that, and it is they that lose their promises first.
-    """
+def _brief(view: View, brief_us: float, sigmas: float) -> Column:
+    """Rows whose whole work keeps the pool busy for no longer than ``brief_us``, by so many standard deviations above the
+    estimate. Shape (n,), bool."""
     jobs = view.jobs
-    if not brief_us:
-        return
-    rows = ((cls == _PRESSING) & (jobs.tier == _STANDARD_TIER)).nonzero()[0]
-    if len(rows):
-        work = total_us(jobs, view.estimate_sigma, _SIGMAS)[rows] * np.maximum(jobs.demand[rows], 1)
-        cls[rows[work <= brief_us * view.capacity]] = _PREMIUM
+    work = total_us(jobs, view.estimate_sigma, sigmas) * np.maximum(jobs.demand, 1)
+    found: Column = work <= brief_us * view.capacity
+    return found
+
+
+def _serve_brief(view: View, cls: Column, brief: Column, brief_us: float) -> None:
+    """A brief standard row that presses is served with premium ones, a brief basic one with standard ones that have slack.
+
+    Each costs those no more than ``brief_us``, and it is the brief rows that lose their promises, and most of their time, first.
+    Before premium ones go only those that are surely brief.
+    """
+    pressing = (cls == _PRESSING) & (view.jobs.tier == _STANDARD_TIER) & brief
+    if np.count_nonzero(pressing):
+        cls[pressing & _brief(view, brief_us, _SIGMAS) if view.estimate_sigma else pressing] = _PREMIUM
+    cls[(cls == _BASIC) & brief] = _STANDARD
 
 
 def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:

@@ -56,7 +56,7 @@ _GROW_GAIN = 5
 
 # Plain numbers: comparing a column with a member of an enum costs more than the comparison.
 _STANDARD, _PRESSING, _PREMIUM_LATE = int(Class.STANDARD), int(Class.PRESSING), int(Class.PREMIUM_LATE)
-_RUNNING, _PREMIUM = int(State.RUNNING), int(Tier.PREMIUM)
+_RUNNING, _PREMIUM, _BASIC_TIER = int(State.RUNNING), int(Tier.PREMIUM), int(Tier.BASIC)
 _KEPT = np.array([one not in (Class.PREMIUM_LATE, Class.STANDARD_LATE, Class.BASIC) for one in Class])
 """By class: the promise can be kept."""
 
@@ -73,9 +73,9 @@ class Sla:
     name = "sla"
 
     def __init__(
-        self, *, min_run_us: int = MINUTE, pressing: Share = 0.9, aging_us: Interval = HOUR, max_wait_us: Interval = 4 * HOUR,
-        quantum_us: Interval = 15 * MINUTE, overdue_share: Share = 0.1, resize_us: int = 5 * MINUTE,
-        headroom: Share = 0.03, brief_us: int = 8 * SECOND,
+        self, *, min_run_us: int = MINUTE, pressing: Share = 0.4, aging_us: Interval = HOUR, max_wait_us: Interval = 4 * HOUR,
+        quantum_us: Interval = 15 * MINUTE, overdue_share: Share = 0.02, resize_us: int = 5 * MINUTE,
+        headroom: Share = 0.03, brief_us: int = MINUTE,
     ) -> None:  # fmt: skip
         self.min_run_us, self.pressing, self.aging_us, self.resize_us = min_run_us, pressing, aging_us, resize_us
         self.headroom, self.brief_us = headroom, brief_us
@@ -91,7 +91,7 @@ class Sla:
             waiting=reclaim.waiting(),
             why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if queue.overdue[row] else 0, row),
             victims=lambda: self._victims(view, judged, queue),
-            may_preempt=judged.cls != _STANDARD,
+            may_preempt=(judged.cls != _STANDARD) | (jobs.tier == _BASIC_TIER),
             cost=lambda: _cost(view, judged),
         )
         composer, headroom = Composer(view, preferences), Headroom(view, judged, self.headroom)
@@ -174,19 +174,22 @@ class Sla:
             composer.reserve(head)
 
     def _consolidate(self, composer: Composer, judged: Promise, queue: OverdueQueue) -> None:
-        """Free devices that do not lie together are brought together for the first rows whose promise is at stake.
+        """Free devices that do not lie together are brought together for the first rows that have a promise to keep.
 
         Only rows are moved that keep their promises all the same, and have enough left to do.
         """
         jobs = composer.jobs
-        pressing = [row for row in composer.unplaced if judged.cls.item(row) <= _PRESSING]
-        rows = [row for row in pressing if jobs.floor.item(row) > 1 and not jobs.shares.item(row)]
+        slack = judged.slack
+        promised = [
+            row for row in composer.unplaced if judged.cls.item(row) <= _STANDARD and slack.item(row) < _FORESEEN_US
+        ]
+        rows = [row for row in promised if jobs.floor.item(row) > 1 and not jobs.shares.item(row)]
         if not rows or not any(composer.board.free_total):
             return
         pause = PAYBACK * pause_us(jobs)
         if median(pause[jobs.active]) > PAYBACK * _CHEAP_PAUSE_US:
             return
-        movable = self._victims(composer.view, judged, queue) & (judged.slack > pause) & (judged.left > pause)
+        movable = self._victims(composer.view, judged, queue) & (slack > pause) & (judged.left > pause)
         for row in rows[:_CONSOLIDATED]:
             worth = judged.left.item(row) * jobs.floor.item(row) / PAYBACK
             if consolidate(composer, row, movable, worth):
@@ -253,7 +256,7 @@ def _why(view: View, judged: Promise, max_wait_us: int, row: int) -> Cause:
     if max_wait_us:
         return Code.WAITED_TOO_LONG(int(view.now - jobs.wait_since[row]), max_wait_us)
     tier, cls = Tier(int(jobs.tier[row])).name.lower(), judged.cls[row]
-    if cls == Class.BASIC:
+    if cls == Class.BASIC or (cls == Class.STANDARD and jobs.tier[row] == _BASIC_TIER):
         return Code.BASIC_REMAINING(int(judged.left[row]))
     slack = int(judged.slack[row])
     if jobs.deadline[row] and cls == Class.PRESSING:
