@@ -9,6 +9,7 @@ import pytest
 from tidewright.agent.checkpointing.images import KEPT, Images
 from tidewright.agent.checkpointing.in_flight import ImageNotNeeded
 from tidewright.agent.checkpointing.remote_gc import SWEEP_S
+from tidewright.base.errors import WorldError
 from tidewright.checkpoint.store import FsspecRemote
 from tidewright.checkpoint.store.remote_gc import FORGET_S, GRACE_S
 
@@ -119,3 +120,24 @@ def test_an_image_that_is_dropped_while_it_is_pushed_goes_as_well(tmp_path: Path
         found.push(TENANT, JOB, 1, [0])
     deletes.run()
     assert there(tmp_path) == []
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_transfer_that_failed_leaves_no_note(tmp_path: Path, dropped: bool) -> None:
+    found = images(tmp_path)
+    make(found, 1, push=False)
+    push, deletes = found.store.push, found.pending_deletes
+    assert deletes is not None
+
+    def failing(*args: object) -> object:
+        push(*args)  # type: ignore[arg-type]
+        if dropped:
+            found.drop_job(JOB)
+            deletes.run()
+        raise WorldError("the remote store does not answer")
+
+    found.store.push = failing  # type: ignore[method-assign, assignment]
+    with pytest.raises((WorldError, ImageNotNeeded)):
+        found.push(TENANT, JOB, 1, [0])
+    assert not list((tmp_path / "images" / "graves").glob("*/.*"))
+    assert [name for _, name in deletes.waiting()] == ([f"{JOB}.1.0"] if dropped else [])

@@ -123,15 +123,9 @@ class Images(RawImages):
         return True
 
     def _push(self, name: ImageName, remote: Remote) -> None:
-        """An agent killed in the middle leaves a note, by which the next one knows what may be over there."""
         assert self.pending_deletes is not None
-        self.pending_deletes.sending(name.tenant, name.file)
-        try:
+        with self.pending_deletes.sending(name.tenant, name.file, lambda: self.store.has(name)):
             self.store.push(name, remote)
-        finally:
-            if not self.store.has(name):  # dropped while it was on its way
-                self._delete_remotely(name.tenant, name.file)
-        self.pending_deletes.sent(name.tenant, name.file)
 
     def _delete_remotely(self, tenant: str, pending: str) -> None:
         """See that copies in the remote store go, too."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,15 +43,27 @@ class PendingDeletes:
         (directory / name).touch(mode=0o600)
         disk.sync_directory(directory)
 
-    def sending(self, tenant: str, name: str) -> None:
-        """Note, durably, that an image is on its way over there. Raises OSError."""
+    @contextmanager
+    def sending(self, tenant: str, name: str, here: Callable[[], bool]) -> Iterator[None]:
+        """An image is on its way over there; if it is not ``here`` any more at the end, what was sent goes again.
+
+        It is noted durably before: by the note, the agent that follows one that was killed in the middle knows what may be over
+        there. Raises OSError.
+        """
         directory, disk = self._root / folder(tenant), Disk()
         disk.make_directory(directory)
         (directory / f".{name}").touch(mode=0o600)
         disk.sync_directory(directory)
+        try:
+            yield
+        except Exception:  # what ends the process leaves the note
+            self._sent(tenant, name, here())
+            raise
+        self._sent(tenant, name, here())
 
-    def sent(self, tenant: str, name: str) -> None:
-        """The transfer of an image has ended, whole or not, and its caller has recorded what is to be deleted."""
+    def _sent(self, tenant: str, name: str, here: bool) -> None:
+        if not here:  # dropped while it was on its way
+            self.add(tenant, name)
         (self._root / folder(tenant) / f".{name}").unlink(missing_ok=True)
 
     def recover(self, here: Callable[[ImageName], bool]) -> None:
