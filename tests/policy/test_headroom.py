@@ -144,7 +144,34 @@ def test_brief_promises_are_kept_where_images_take_a_minute() -> None:
     assert with_room > without + 0.2 and with_room > 0.9
 
 
-def test_where_images_take_a_second_it_makes_no_difference() -> None:
+@pytest.mark.parametrize(
+    ("save_us", "nodes", "kept"), [(MINUTE, 20, 4), (SECOND, 20, 1), (SECOND, 5, 0), (SECOND // 5, 20, 0)]
+)
+def test_fewer_are_kept_where_saves_are_quick(save_us: int, nodes: int, kept: int) -> None:
+    build = ViewBuilder(pool(nodes))
+    build.tolerances = {"gpu": {3: 100 * HOUR}}
+    for _ in range(8 * nodes - 5):
+        build.run(spec(), save_us=save_us, restore_us=save_us)
+    for _ in range(9):
+        build.queue(spec(), submit=100 * HOUR)
+    assert sum(isinstance(move, Start) for move in Sla().plan(build.view()).moves) == 5 - kept
+
+
+def test_brief_premium_promises_are_kept_where_images_take_a_second() -> None:
+    dice, long, brief = np.random.default_rng(1), 200, 100
+    submit = np.concatenate([np.zeros(long), np.sort(dice.uniform(60, 3600, brief))])
+    duration = np.concatenate([dice.uniform(4, 8, long) * 3600, dice.uniform(60, 75, brief)])
+    tier = np.array([int(Tier.BASIC)] * long + [int(Tier.PREMIUM)] * brief, np.int8)
+    options = Options(cluster="20x8", costs=Costs(save_us=SECOND, restore_us=SECOND // 2))
+    trace = make_trace("brief", submit, duration, np.ones(long + brief, np.int64), tier=tier)
+    shares = []
+    for share in (0.03, 0):
+        result = simulate(trace, load_cluster("20x8"), make(f"sla:headroom={share}"), options)
+        shares.append(next(one.attained for one in result.tiers if one.tier == "premium"))
+    assert shares[0] > shares[1] + 0.3, shares
+
+
+def test_in_a_small_pool_where_images_take_a_second_it_makes_no_difference() -> None:
     trace = burst(2, hours=12)
     with_room, without = (simulated(trace, f"sla:headroom={share}", SECOND) for share in (0.05, 0))
     assert with_room.tiers == without.tiers and with_room.preemptions == without.preemptions > 0

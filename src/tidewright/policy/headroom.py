@@ -21,7 +21,9 @@ from .preferences import median, suspendable
 from .promise import LOOSE, Promise
 
 SHORT_SAVE_US = 10 * SECOND
-"""Where running jobs release their devices sooner, none are kept free."""
+"""Where running jobs release their devices sooner, fewer are kept free: a third."""
+_NO_SAVE_US = SECOND // 2
+"""Where they release them this soon, none: a launch takes longer."""
 REMEMBERED_US = 4 * HOUR
 """None are kept free of a kind on which no job that could not have waited has ended for so long."""
 _MARGIN_US = 5 * SECOND
@@ -38,7 +40,8 @@ class Headroom:
         save_us = median(view.jobs.save_us[rows]) if share else 0.0
         self._needs_us = int(save_us) + LAUNCH_US + _MARGIN_US
         """How long a row waits whose devices have to be released first."""
-        self._wanted = self._most(share) if save_us > SHORT_SAVE_US else {}
+        part = share if save_us > SHORT_SAVE_US else share / 3
+        self._wanted = self._most(part) if save_us > _NO_SAVE_US else {}
 
     def _most(self, share: float) -> dict[int, int]:
         """Devices to keep by kind, of those kinds on which jobs end that cannot wait."""

@@ -191,7 +191,9 @@ def _serve_brief(view: View, cls: Column, brief: Column, brief_us: float) -> Non
     pressing = (cls == _PRESSING) & (view.jobs.tier == _STANDARD_TIER) & brief
     if np.count_nonzero(pressing):
         cls[pressing & _brief(view, brief_us, _SIGMAS) if view.estimate_sigma else pressing] = _PREMIUM
-    cls[(cls == _BASIC) & brief] = _STANDARD
+    cls[(cls == _BASIC) & brief & (view.jobs.expected > 0)] = (
+        _STANDARD  # one of unknown length would take turns again and again
+    )
 
 
 def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
