@@ -38,9 +38,10 @@ class Headroom:
         self.kept: Allocation = ()
         rows = suspendable(view).nonzero()[0]
         save_us = median(view.jobs.save_us[rows]) if share else 0.0
-        self._needs_us = int(save_us) + LAUNCH_US + _MARGIN_US
+        slow = save_us > SHORT_SAVE_US
+        self._needs_us = int(save_us) + LAUNCH_US + (_MARGIN_US if slow else 0)
         """How long a row waits whose devices have to be released first."""
-        part = share if save_us > SHORT_SAVE_US else share / 3
+        part = share if slow else share / 3
         self._wanted = self._most(part) if save_us > _NO_SAVE_US else {}
 
     def _most(self, share: float) -> dict[int, int]:
