@@ -11,14 +11,16 @@ import pytest
 
 from tests.cli.test_full_disk import Tide
 from tidewright.cli.progress import Bar, ticking
+from tidewright.cli.shell import run
 
 
 class Doctor(Tide):
     """With the answers of ``tide doctor``."""
 
     def answer(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        code, text = self("doctor", *arguments, "-o", "json")
-        return code, json.loads(text)
+        self._capsys.readouterr()
+        code = run(["--state", str(self.state), "doctor", *arguments, "-o", "json"])
+        return code, json.loads(self._capsys.readouterr().out)  # progress is on stderr, where a look takes long
 
 
 @pytest.fixture
