@@ -34,11 +34,16 @@ class Tide:
         self.state, self._capsys = state, capsys
 
     def __call__(self, *arguments: str) -> tuple[int, str]:
+        code, out, err = self.apart(*arguments)
+        return code, out + err
+
+    def apart(self, *arguments: str) -> tuple[int, str, str]:
+        """The exit code, and both outputs."""
         self._capsys.readouterr()
         code = run(["--state", str(self.state), *arguments])
         said = self._capsys.readouterr()
         assert "Errno" not in said.err, said.err
-        return code, said.out + said.err
+        return code, said.out, said.err
 
     def until(self, true: Callable[[], bool]) -> None:
         end = time.monotonic() + 60

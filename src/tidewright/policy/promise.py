@@ -111,16 +111,14 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
         late = promised & known & (total_us(jobs, sigma, _SIGMAS) * idle_share < lost)
     brief = _brief(view, brief_us, 0.0)
-    part = np.where(brief, np.maximum(pressing, _BRIEF_PRESSING), pressing)
-    if not every or np.count_nonzero(jobs.tier == _PREMIUM_TIER):
-        part = np.where(jobs.tier == _PREMIUM_TIER, _PREMIUM_PRESSING, part)
+    part = np.where(brief, max(pressing, _BRIEF_PRESSING), pressing)
+    part = np.where(jobs.tier == _PREMIUM_TIER, _PREMIUM_PRESSING, part)
     margin = np.minimum(np.maximum(part * allowance, MINUTE), _MIDDLE / 2).astype(np.int64)
     if not every:
         margin = np.where(promised, margin, 0)
     left = remaining_us(jobs)
     cls, presses_in = _classes(view, slack, margin, late), slack - margin
-    if brief_us:
-        _serve_brief(view, cls, brief, brief_us)
+    _serve_brief(view, cls, brief, brief_us)
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
     key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
@@ -191,9 +189,8 @@ def _serve_brief(view: View, cls: Column, brief: Column, brief_us: float) -> Non
     pressing = (cls == _PRESSING) & (view.jobs.tier == _STANDARD_TIER) & brief
     if np.count_nonzero(pressing):
         cls[pressing & _brief(view, brief_us, _SIGMAS) if view.estimate_sigma else pressing] = _PREMIUM
-    cls[(cls == _BASIC) & brief & (view.jobs.expected > 0)] = (
-        _STANDARD  # one of unknown length would take turns again and again
-    )
+    # One of unknown length would take turns again and again.
+    cls[(cls == _BASIC) & brief & (view.jobs.expected > 0)] = _STANDARD
 
 
 def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:

@@ -11,16 +11,14 @@ import pytest
 
 from tests.cli.test_full_disk import Tide
 from tidewright.cli.progress import Bar, ticking
-from tidewright.cli.shell import run
 
 
 class Doctor(Tide):
     """With the answers of ``tide doctor``."""
 
     def answer(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        self._capsys.readouterr()
-        code = run(["--state", str(self.state), "doctor", *arguments, "-o", "json"])
-        return code, json.loads(self._capsys.readouterr().out)  # progress is on stderr, where a look takes long
+        code, out, _ = self.apart("doctor", *arguments, "-o", "json")  # a slow look says on stderr how far it is
+        return code, json.loads(out)
 
 
 @pytest.fixture

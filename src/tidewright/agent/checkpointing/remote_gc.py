@@ -50,10 +50,7 @@ class PendingDeletes:
         It is noted durably before: by the note, the agent that follows one that was killed in the middle knows what may be over
         there. Raises OSError.
         """
-        directory, disk = self._root / folder(tenant), Disk()
-        disk.make_directory(directory)
-        (directory / f".{name}").touch(mode=0o600)
-        disk.sync_directory(directory)
+        self.add(tenant, f".{name}")
         try:
             yield
         except Exception:  # what ends the process leaves the note
