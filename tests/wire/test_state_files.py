@@ -234,6 +234,21 @@ def test_a_clients_secrets_are_not_sent_to_a_stranger(shared: Path) -> None:
 
 def test_a_controllers_socket_is_closed_to_others(shared: Path) -> None:
     assert as_user(ATTACKER, lambda: Client(shared, timeout=5).info()).startswith(Unreachable.__name__)
+    made(VICTIM, shared / "state")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(shared / "state" / "controller.sock"))
+        (shared / "state" / "controller.sock").chmod(0o600)
+        listener.listen()
+        said = as_user(ATTACKER, lambda: Client(shared / "state", timeout=5).info())
+        assert said.startswith(
+            f"UsageError: the controller of {shared}/state is {VICTIM}'s, and {ATTACKER} may not connect to its socket"
+        )
+        assert f"run tide as {VICTIM}" in said, "not: start it with tide up"
+        (shared / "state").chmod(0o700)
+        assert as_user(ATTACKER, lambda: Client(shared / "state").info()) == said
+        (shared / "inner").mkdir(0o700)
+        said = as_user(ATTACKER, lambda: Client(shared / "inner" / "state").info())
+        assert said.startswith(f"UsageError: {ATTACKER} may not enter the state directory {shared}/inner/state")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         refuse_stranger(ours, shared)

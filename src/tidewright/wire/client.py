@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import os
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from ..base.errors import Busy, Conflict, DiskFull, NotFound, TideError, Unreachable, UsageError, WorldError
+from ..base.errors import Busy, Conflict, DiskFull, NotFound, TideError, UsageError, WorldError
 from ..base.ids import new_op_id
 from ..model.job import JobSpec
 from . import api
@@ -28,9 +27,10 @@ from .calls.job_refs import ArrayCalls, job_path, with_query
 from .calls.job_refs import Ref as Ref
 from .calls.notify import NotifyCalls
 from .calls.submit_request import submit_request
-from .holder import CONTROLLER_LOCK, held, holder
+from .calls.unreachable import stays_so, unreachable
+from .holder import CONTROLLER_LOCK, held
 from .services import ServiceCalls
-from .trust import connect_unix, https_connection, is_loopback, refuse_stranger, untrusted
+from .trust import connect_unix, https_connection, is_loopback, refuse_stranger
 
 T = TypeVar("T")
 WAIT_POLL_S = 50.0
@@ -298,8 +298,8 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
             return self._request(method, target, body, timeout)
         except TimeoutError:
             self.close()
-            said = f"no answer within {timeout:.0f} s from the controller of {self._where()}"
-            raise WorldError(f"{said}; {self._stays_so()}") from None
+            said = f"no answer within {timeout:.0f} s from the controller of {self.url or self.state}"
+            raise WorldError(f"{said}; {stays_so(self.state, self.url)}") from None
         except FileNotFoundError as error:
             self.close()
             if self.url is None and self._socket_wait_s > 0 and held(self.state / CONTROLLER_LOCK):
@@ -342,37 +342,8 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
             )
         return http.client.HTTPConnection(host, port, timeout=timeout)
 
-    def _where(self) -> str:
-        return self.url or str(self.state)
-
-    def _stays_so(self) -> str:
-        where = f"{self.state}/controller.log" if self.url is None else "controller.log on its machine"
-        return f"if it stays so, see {where}; tide down ends it (jobs run on), tide up starts another"
-
     def _unreachable(self, error: Exception) -> TideError:
-        if (why := untrusted(error)) is not None:
-            return UsageError(f"{self._where()} is not trusted: {why}", "give its issuer's certificate with --tls-ca")
-        if self.url is None and held(self.state / CONTROLLER_LOCK):
-            found = holder(self.state / CONTROLLER_LOCK)
-            pid = f" (pid {found.pid})" if found else ""
-            return Unreachable(
-                f"the controller of {self.state}{pid} runs, but does not answer ({error})",
-                self._stays_so(),
-            )
-        remedy = "start it with tide up" if self.url is None else _remedy_far(self.url, error)
-        return Unreachable(f"no controller answers at {self._where()} ({error})", remedy)
-
-
-def _remedy_far(url: str, error: Exception) -> str:
-    """What to do about an address that does not answer: a listener with TLS hangs up on what is not TLS, and the reverse."""
-    if isinstance(error, ssl.SSLError):
-        return "if it serves without TLS, write http://"
-    cut = isinstance(error, (http.client.HTTPException, ConnectionError)) and not isinstance(
-        error, ConnectionRefusedError
-    )
-    if cut and not url.startswith("https:"):
-        return "if it serves by TLS (tide up --tls-cert), write https://"
-    return "see on its machine that it runs and listens there: tide up --listen HOST:PORT"
+        return unreachable(self.state, self.url, error)
 
 
 def _address(url: str) -> tuple[bool, str, int | None]:
