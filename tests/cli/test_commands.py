@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tidewright.base.errors import Conflict, Unreachable, WorldError
+from tidewright.base.errors import Busy, Conflict, Unreachable, WorldError
 from tidewright.base.units import SECOND
 from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
@@ -263,6 +265,38 @@ def test_suspend_for_a_while_counts_from_the_controllers_clock(tide: Terminal) -
     assert "suspended for 30s; tide resume 17 ends it earlier" in tide("suspend", "17", "--for", "30s").out
     tide.stub.listing = (waiting(state="held", reason="UserHold", held_until=NOW + 30 * SECOND),)
     assert "or by tide resume 18" in tide("show", "later").out
+
+
+def test_questions_wait_while_the_controller_has_as_many_as_it_takes(
+    tide: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidewright.cli.jobs import following
+
+    monkeypatch.setattr(following, "RETRY_S", 0.0)
+    refusals = 2
+
+    def busy(usual: Callable[..., Any]) -> Callable[..., Any]:
+        left = iter(range(refusals))
+
+        def asked(*given: Any, **options: Any) -> Any:
+            if next(left, None) is not None:
+                raise Busy("10 questions wait to be answered already", "ask again in 10 s", 10.0)
+            return usual(*given, **options)
+
+        return asked
+
+    for words, name in ((("why", "18"), "why"), (("eta", "18"), "eta"), (("run", "--dry-run", "--", "true"), "submit")):
+        usual = getattr(tide.stub, name)
+        expected = tide(*words)
+        monkeypatch.setattr(tide.stub, name, busy(usual))
+        said = tide(*words)
+        assert (said.code, said.out) == (0, expected.out) and said.err.count("10 questions wait") == 1
+        monkeypatch.setattr(following, "BUSY_LIMIT_S", 0.0)
+        monkeypatch.setattr(tide.stub, name, busy(usual))
+        said = tide(*words)
+        assert said.code == 1 and "ask again in 10 s" in said.err
+        monkeypatch.setattr(following, "BUSY_LIMIT_S", 60.0)
+        monkeypatch.setattr(tide.stub, name, usual)
 
 
 def test_a_limit_is_one_of_run_time(tide: Terminal) -> None:

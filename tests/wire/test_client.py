@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidewright.base.errors import NotFound, Unreachable, UsageError, WorldError
+from tidewright.base.errors import Busy, NotFound, Unreachable, UsageError, WorldError
 from tidewright.wire.client import Client, default_state
 
 
@@ -80,6 +80,16 @@ def test_answers_of_somebody_else(tmp_path: Path, answer: bytes, says: str) -> N
     thread = _answer(tmp_path / "controller.sock", answer)
     with Client(tmp_path) as client, pytest.raises(UsageError, match=says):
         client.info()
+    thread.join(5)
+
+
+def test_a_controller_that_has_too_many_questions_says_when_to_ask_again(tmp_path: Path) -> None:
+    body = b'{"error": "10 questions wait", "code": "busy"}'
+    head = b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: %d\r\n\r\n" % len(body)
+    thread = _answer(tmp_path / "controller.sock", head + body)
+    with Client(tmp_path) as client, pytest.raises(Busy, match="10 questions wait") as caught:
+        client.eta(1)
+    assert caught.value.retry_s == 7.0
     thread.join(5)
 
 

@@ -54,7 +54,7 @@ FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout"})
 
 
 class ErrorBody(Struct, frozen=True, kw_only=True):
-    """Any answer that is not 2xx. ``code``: usage, notfound, conflict, unauthorized, toolarge, full or bug."""
+    """Any answer that is not 2xx. ``code``: usage, notfound, conflict, unauthorized, toolarge, full, busy or bug."""
 
     error: str
     remedy: str = ""

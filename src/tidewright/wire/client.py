@@ -272,7 +272,7 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
         answer = self._request(method, with_query(path, query), payload, self.timeout + wait)
         data = answer.read()
         if answer.status >= 400:
-            raise _failure(answer.status, data)
+            raise _failure(answer, data)
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
@@ -322,7 +322,7 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
             connection.request("GET", with_query(path, query), headers={**self._headers, **(headers or {})})
             answer = connection.getresponse()
             if answer.status >= 400:
-                raise _failure(answer.status, answer.read())
+                raise _failure(answer, answer.read())
             yield answer
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
@@ -357,15 +357,17 @@ def _address(url: str) -> tuple[bool, str, int | None]:
     raise UsageError(f"not an address of a controller: {url!r}", "write it like http://127.0.0.1:7700")
 
 
-def _failure(status: int, data: bytes) -> TideError:
+def _failure(answer: http.client.HTTPResponse, data: bytes) -> TideError:
     try:
         body = msgspec.json.decode(data, type=api.ErrorBody)
     except msgspec.DecodeError:
         text = data[:200].decode(errors="replace")
         return UsageError(
-            f"the controller answered {status}: {text}", "look into controller.log of the state directory"
+            f"the controller answered {answer.status}: {text}", "look into controller.log of the state directory"
         )
     kind = _ERRORS.get(body.code, UsageError)
     error = kind(body.error, body.remedy)
+    if isinstance(error, Busy):
+        error.retry_s = float(answer.getheader("retry-after") or error.retry_s)
     error.cause = body.cause
     return error

@@ -9,6 +9,7 @@ from ...wire.api import FINAL_STATES, EtaView
 from .. import output as out
 from .. import words
 from ..session import Session, pass_session
+from .following import once_free
 
 
 @click.command("eta", short_help="When a job starts and ends.")
@@ -25,7 +26,8 @@ def command(session: Session, job: str, output: str) -> None:
     The controller asks itself the same of waiting jobs now and then; once ten of them have started, how often they did
     so within their interval is printed, too (and by tide top, and in /metrics).
     """
-    view = session.client().eta(job)
+    client = session.client()
+    view = once_free(lambda: client.eta(job))
     if output == "json":
         out.print_json(view)
         return

@@ -6,12 +6,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from msgspec.structs import replace
 
-from ...base.errors import TideError, Unreachable, WorldError
+from ...base.errors import Busy, TideError, Unreachable, WorldError
 from ...base.units import agreeing, counted
 from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, MemberView, SubmitReply, WaitReply
@@ -26,6 +27,8 @@ T = TypeVar("T")
 UNREACHABLE_LIMIT_S = 300.0
 """How long a wait outlasts a controller that does not answer; jobs run on meanwhile."""
 RETRY_S = 1.0
+BUSY_LIMIT_S = 60.0
+"""How long a question is asked again where the controller has others to answer first."""
 
 
 def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +79,8 @@ def submit(
     ids: list[int] = []
     for batch in batches([replace(spec, hold=True) for spec in specs] if hold else specs):
         try:
-            reply = client.submit(joined(batch, ids[0] if ids else 0), dry_run=dry_run, after=after)
+            sent = joined(batch, ids[0] if ids else 0)
+            reply = once_free(partial(client.submit, sent, dry_run=dry_run, after=after))
         except TideError:
             if ids:  # a large array goes in several requests
                 many = f"{len(ids)} of {len(specs)} members were submitted as array {ids[0]}, and more may have been"
@@ -204,3 +208,20 @@ def over_restarts(ask: Callable[[], T], until: float | None = None) -> T:
             elif now - lost_at > UNREACHABLE_LIMIT_S or (until is not None and now > until):
                 raise
             time.sleep(RETRY_S)
+
+
+def once_free(ask: Callable[[], T]) -> T:
+    """The answer, asked for again while the controller has as many questions as it takes. Raises Busy after BUSY_LIMIT_S."""
+    until: float | None = None
+    while True:
+        try:
+            return ask()
+        except Busy as error:
+            now = time.monotonic()
+            if until is None:
+                out.note(f"{error.message}; waiting for up to {BUSY_LIMIT_S:.0f} s")
+                until = now + BUSY_LIMIT_S
+            elif now >= until:
+                raise
+            # Sooner than it says: with many that ask, who keeps to it comes last.
+            time.sleep(min(error.retry_s, 2 * RETRY_S))

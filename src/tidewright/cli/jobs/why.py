@@ -10,6 +10,7 @@ from .. import output as out
 from .. import words
 from ..output import Column
 from ..session import Session, pass_session
+from .following import once_free
 
 
 @click.command("why", short_help="Why a job is where it is.")
@@ -26,7 +27,8 @@ def command(session: Session, job: str, tail: int, changes: bool, output: str) -
     Prints the binding limit, who holds it, the smallest change of each kind that would start the job, tried with the
     scheduler that runs, and what happened to it so far.
     """
-    why = session.client().why(job, changes)
+    client = session.client()
+    why = once_free(lambda: client.why(job, changes))
     if output == "json":
         out.print_json(why)
         return
