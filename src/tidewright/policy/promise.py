@@ -28,6 +28,9 @@ SHORT_PAUSE_US = 10 * SECOND
 """Pause up to which a job is tried out, to see whether it is short."""
 _BRIEF_PRESSING = 0.9
 """Share of its idle allowance under which a brief standard row presses: at once, nearly; its promise is cheap to keep."""
+_UNKNOWN = 1.75
+"""So many times the share under which a row presses whose user gave no run time, where pauses are short: how much idle time it
+has is a guess."""
 _PREMIUM_PRESSING = 0.5
 """Share of its idle allowance under which a premium row does not let brief rows go first any more."""
 _SIGMAS = 1.28
@@ -112,6 +115,9 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
         late = promised & known & (total_us(jobs, sigma, _SIGMAS) * idle_share < lost)
     brief = _brief(view, brief_us, 0.0)
     part = np.where(brief, max(pressing, _BRIEF_PRESSING), pressing)
+    if np.count_nonzero(jobs.expected) < jobs.n:
+        guessed = (jobs.expected == 0) & (pause_us(jobs) <= SHORT_PAUSE_US)
+        part = np.where(guessed, np.maximum(part, min(_UNKNOWN * pressing, 1.0)), part)
     part = np.where(jobs.tier == _PREMIUM_TIER, _PREMIUM_PRESSING, part)
     margin = np.minimum(np.maximum(part * allowance, MINUTE), _MIDDLE / 2).astype(np.int64)
     if not every:

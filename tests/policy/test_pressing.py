@@ -1,0 +1,39 @@
+"""When a standard promise presses: by how much of its idle time is gone, and by how surely that is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.model.job import JobSpec, State
+from tidewright.policy.promise import Class, promises
+from tidewright.testing.views import ViewBuilder, pool
+
+PRESSING = 0.4
+
+
+def class_of(lost: int, expected: int, pause: int = SECOND) -> Class:
+    """Of a suspended job that has run for ten hours and lost so much. If it runs for as long again, it may lose 8.6 hours."""
+    build = ViewBuilder(pool(1))
+    spec = JobSpec(command=("a",), workdir="/", devices=4, expected_us=expected)
+    build.queue(
+        spec, state=int(State.SUSPENDED), submit=build.now - 10 * HOUR - lost, ideal=10 * HOUR, save_us=pause,
+        restore_us=pause, first_start=build.now - 10 * HOUR - lost,
+    )  # fmt: skip
+    return Class(int(promises(build.view(), PRESSING, HOUR).cls[0]))
+
+
+def test_a_known_job_presses_when_six_tenths_of_its_idle_time_are_gone() -> None:
+    assert class_of(4 * HOUR, 20 * HOUR) is Class.STANDARD
+    assert class_of(6 * HOUR, 20 * HOUR) is Class.PRESSING
+
+
+def test_a_job_of_unknown_run_time_presses_earlier_because_its_idle_time_is_a_guess() -> None:
+    assert class_of(2 * HOUR, 0) is Class.STANDARD
+    assert class_of(4 * HOUR, 0) is Class.PRESSING
+
+
+@pytest.mark.parametrize("lost", [2 * HOUR, 4 * HOUR])
+def test_but_not_where_what_it_preempts_costs_a_minute(lost: int) -> None:
+    assert class_of(lost, 0, pause=MINUTE) is Class.STANDARD
+    assert class_of(6 * HOUR, 0, pause=MINUTE) is Class.PRESSING
