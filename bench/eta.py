@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidewright.base.units import DAY, MINUTE
 from tidewright.engine.book import QUEUED
@@ -71,7 +71,7 @@ def collect(policy: str, load: float, wanted: int, samples: int) -> tuple[Simula
                 print(f"\r{len(asked)} of {wanted}", end="", flush=True)
         if now > book.now:
             fresh.clear()
-        if len(asked) == wanted and all(simulation.outcomes.start[row] >= 0 for row in asked):
+        if len(asked) == wanted and (begun_at(simulation)[list(asked)] >= 0).all():
             break
         before = simulation.engine.book.next_job
         simulation.turn(now)
@@ -82,10 +82,18 @@ def collect(policy: str, load: float, wanted: int, samples: int) -> tuple[Simula
     return simulation, asked
 
 
+def begun_at(simulation: Simulation) -> Any:
+    """First start of each row of the trace, -1 for none; those of jobs that have not ended are not among the outcomes."""
+    begun, table = simulation.outcomes.start.copy(), simulation.engine.book.table
+    for job, truth in simulation.world.jobs.items():
+        begun[truth.row] = table.first_start.item(table.row[job])
+    return begun
+
+
 def report(policy: str, load: float, simulation: Simulation, asked: dict[int, Asked]) -> None:
     """Figures beside their bars: 75 % inside the 80 % interval, which is half as wide as that of all waits; those that waited for
     a minute or longer also on their own, for a policy that preempts starts most jobs within seconds."""
-    begun, trace = simulation.outcomes.start, simulation.trace
+    begun, trace = begun_at(simulation), simulation.trace
     waits = sorted(
         (int(begun[row]) - int(trace.submit[row])) / MINUTE
         for row in range(simulation.next_row)
