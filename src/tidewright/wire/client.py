@@ -367,7 +367,8 @@ def _failure(answer: http.client.HTTPResponse, data: bytes) -> TideError:
         )
     kind = _ERRORS.get(body.code, UsageError)
     error = kind(body.error, body.remedy)
-    if isinstance(error, Busy):
-        error.retry_s = float(answer.getheader("retry-after") or error.retry_s)
+    again = answer.getheader("retry-after") or ""
+    if isinstance(error, Busy) and again.isdecimal():
+        error.retry_s = float(again)
     error.cause = body.cause
     return error
