@@ -101,9 +101,15 @@ def report(policy: str, load: float, simulation: Simulation, asked: dict[int, As
     )
     half = (waits[int(0.9 * len(waits))] - waits[int(0.1 * len(waits))]) / 2
     print(f"{policy}, load {load:g}: forecasts of starts, of jobs that wait")
+    # One that waits still has started late if its interval is over; else nothing is known of it.
+    still = {row: one for row, one in asked.items() if begun[row] < 0}
+    begun[list(still)] = simulation.engine.book.now
+    left_out = [row for row, one in still.items() if not 0 <= one.said.high < simulation.engine.book.now]
+    asked = {row: one for row, one in asked.items() if row not in left_out}
     longer = {row: one for row, one in asked.items() if int(begun[row]) - one.now >= MINUTE}
     for name, some in (("all", asked), ("a minute or longer", longer)):
         _print(name, some, begun, half)
+    print(f"  wait still: {len(still)}, of which left out, since their interval is not over: {len(left_out)}")
     took = sorted(one.took for one in asked.values())
     print(f"  seconds                    {took[len(took) // 2]:7.2f} median, {took[-1]:.2f} at most   (bar: 3)")
     print(f"  by the work ahead alone    {sum(one.method == 'work-ahead' for one in asked.values()):7d}")

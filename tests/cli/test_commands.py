@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tidewright.base.errors import Busy, Conflict, Unreachable, WorldError
+from tidewright.base.errors import Busy, Conflict, NotAllowed, Unreachable, WorldError
 from tidewright.base.units import SECOND
 from tidewright.cli import progress as bars
 from tidewright.cli.shell import SUMMARY, LazyGroup
@@ -272,7 +272,8 @@ def test_questions_wait_while_the_controller_has_as_many_as_it_takes(
 ) -> None:
     from tidewright.cli.jobs import following
 
-    monkeypatch.setattr(following, "RETRY_S", 0.0)
+    pauses: list[float] = []
+    monkeypatch.setattr(following.time, "sleep", pauses.append)
     refusals = 2
 
     def busy(usual: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,12 +292,27 @@ def test_questions_wait_while_the_controller_has_as_many_as_it_takes(
         monkeypatch.setattr(tide.stub, name, busy(usual))
         said = tide(*words)
         assert (said.code, said.out) == (0, expected.out) and said.err.count("10 questions wait") == 1
+        assert "(ask again in 10 s)" in said.err and len(pauses) == 2 and all(2.0 <= pause <= 4.0 for pause in pauses)
         monkeypatch.setattr(following, "BUSY_LIMIT_S", 0.0)
         monkeypatch.setattr(tide.stub, name, busy(usual))
         said = tide(*words)
         assert said.code == 1 and "ask again in 10 s" in said.err
         monkeypatch.setattr(following, "BUSY_LIMIT_S", 60.0)
         monkeypatch.setattr(tide.stub, name, usual)
+        pauses.clear()
+
+
+@pytest.mark.parametrize("words", [("cancel", "17", "18"), ("wait", "17"), ("update", "17", "--sla", "basic"), ("ps",)])
+def test_a_user_who_may_not_connect_gets_one_message(
+    tide: Terminal, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise NotAllowed("/state belongs to root, and ann may not connect to a controller there", "run tide as root")
+
+    for name in ("cancel", "wait", "update", "jobs", "job", "lookup", "info"):
+        monkeypatch.setattr(tide.stub, name, refused, raising=False)
+    said = tide(*words)
+    assert said.code == 5 and said.err.count("belongs to root") == 1 and "waiting" not in said.err
 
 
 def test_a_limit_is_one_of_run_time(tide: Terminal) -> None:

@@ -240,15 +240,18 @@ def test_a_controllers_socket_is_closed_to_others(shared: Path) -> None:
         (shared / "state" / "controller.sock").chmod(0o600)
         listener.listen()
         said = as_user(ATTACKER, lambda: Client(shared / "state", timeout=5).info())
-        assert said.startswith(
-            f"UsageError: the controller of {shared}/state is {VICTIM}'s, and {ATTACKER} may not connect to its socket"
-        )
+        assert said.startswith(f"NotAllowed: {shared}/state belongs to {VICTIM}, and {ATTACKER} may not connect")
         assert f"run tide as {VICTIM}" in said, "not: start it with tide up"
         (shared / "state").chmod(0o700)
         assert as_user(ATTACKER, lambda: Client(shared / "state").info()) == said
+        (shared / "state" / "controller.sock").chmod(0)
+        said = as_user(VICTIM, lambda: Client(shared / "state").info())
+        assert said.startswith("NotAllowed: the modes of") and f"chmod u+rw {shared}/state/controller.sock" in said
         (shared / "inner").mkdir(0o700)
         said = as_user(ATTACKER, lambda: Client(shared / "inner" / "state").info())
-        assert said.startswith(f"UsageError: {ATTACKER} may not enter the state directory {shared}/inner/state")
+        assert said.startswith(
+            f"NotAllowed: {ATTACKER} may not look into {shared}/inner/state, or into a directory above"
+        )
     ours, theirs = socket.socketpair()
     with ours, theirs:
         refuse_stranger(ours, shared)

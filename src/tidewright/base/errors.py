@@ -54,6 +54,10 @@ class Unreachable(UsageError):
     http_status = 503
 
 
+class NotAllowed(Unreachable):
+    """This user may not connect to the controller, if there is one: to ask again changes nothing."""
+
+
 class DiskFull(UsageError):
     """The disk of the state directory is full, and nothing new is accepted until there is room."""
 

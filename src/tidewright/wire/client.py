@@ -63,8 +63,8 @@ class Client(ServiceCalls, ArrayCalls, JobChangeCalls, NotifyCalls, WordCalls):
 
     ``ca``: PEM file that an https URL is verified by; TIDE_CA, else the system's certificates.
 
-    Every method raises Unreachable when no controller answers, and NotFound, Conflict or UsageError (with ``remedy``)
-    when it refuses. Not safe to share between threads.
+    Every method raises Unreachable when no controller answers (NotAllowed: this user may not connect), and NotFound, Conflict or
+    UsageError (with ``remedy``) when it refuses; questions raise Busy. Not safe to share between threads.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from msgspec.structs import replace
 
-from ...base.errors import Busy, TideError, Unreachable, WorldError
+from ...base.errors import Busy, NotAllowed, TideError, Unreachable, WorldError
 from ...base.units import agreeing, counted
 from ...model.job import JobSpec
 from ...wire.api import NO_EXIT_CODE, MemberView, SubmitReply, WaitReply
@@ -200,6 +201,8 @@ def over_restarts(ask: Callable[[], T], until: float | None = None) -> T:
     while True:
         try:
             return ask()
+        except NotAllowed:
+            raise
         except (Unreachable, WorldError):
             now = time.monotonic()
             if lost_at is None:
@@ -211,7 +214,8 @@ def over_restarts(ask: Callable[[], T], until: float | None = None) -> T:
 
 
 def once_free(ask: Callable[[], T]) -> T:
-    """The answer, asked for again while the controller has as many questions as it takes. Raises Busy after BUSY_LIMIT_S."""
+    """The answer, asked for again while the controller has as many questions, or connections, as it takes. Raises Busy after
+    BUSY_LIMIT_S."""
     until: float | None = None
     while True:
         try:
@@ -219,9 +223,12 @@ def once_free(ask: Callable[[], T]) -> T:
         except Busy as error:
             now = time.monotonic()
             if until is None:
-                out.note(f"{error.message}; waiting for up to {BUSY_LIMIT_S:.0f} s")
+                out.note(
+                    f"{error.message}; waiting for up to {BUSY_LIMIT_S:.0f} s"
+                    + (f" ({error.remedy})" if error.remedy else "")
+                )
                 until = now + BUSY_LIMIT_S
             elif now >= until:
                 raise
             # Sooner than it says: with many that ask, who keeps to it comes last.
-            time.sleep(min(error.retry_s, 2 * RETRY_S))
+            time.sleep(RETRY_S * min(max(error.retry_s, 1.0), random.uniform(2.0, 4.0)))

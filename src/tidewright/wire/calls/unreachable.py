@@ -7,7 +7,8 @@ import os
 import ssl
 from pathlib import Path
 
-from ...base.errors import TideError, Unreachable, UsageError
+from ...base.errors import NotAllowed, TideError, Unreachable, UsageError
+from ..api import SOCKET_NAME
 from ..holder import CONTROLLER_LOCK, held, holder
 from ..state_files import name_of
 from ..trust import untrusted
@@ -34,19 +35,18 @@ def stays_so(state: Path, url: str | None) -> str:
     return f"if it stays so, see {where}; tide down ends it (jobs run on), tide up starts another"
 
 
-def _not_allowed(state: Path) -> UsageError:
+def _not_allowed(state: Path) -> NotAllowed:
     """Only the user whose controller it is may connect to its socket."""
     user, remedy = name_of(os.geteuid()), "choose a directory of your own with --state or TIDE_STATE"
     try:
         owner = state.stat().st_uid
     except OSError:
-        return UsageError(f"{user} may not enter the state directory {state}", remedy)
+        return NotAllowed(f"{user} may not look into {state}, or into a directory above it", remedy)
     if owner == os.geteuid():
-        return UsageError(
-            f"{user} may not connect to the controller's socket in {state}", f"chmod u+rwX {state}, or {remedy}"
-        )
-    return UsageError(
-        f"the controller of {state} is {name_of(owner)}'s, and {user} may not connect to its socket",
+        mend = f"chmod u+rwx {state} && chmod u+rw {state}/{SOCKET_NAME}"
+        return NotAllowed(f"the modes of {state} or of the socket in it do not let {user} connect", mend)
+    return NotAllowed(
+        f"{state} belongs to {name_of(owner)}, and {user} may not connect to a controller there",
         f"run tide as {name_of(owner)}; use its address and token, --url and --token-file (tide up --listen); or {remedy}",
     )
 
