@@ -278,24 +278,6 @@ def test_a_process_that_ends_over_every_question_is_named_and_started_ever_more_
     asyncio.run(main())
 
 
-def test_a_process_that_ended_leaves_no_open_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if a child of its own holds the other end, so that nothing closes ours by itself."""
-    begun: list[asyncio.subprocess.Process] = []
-    usual = asyncio.create_subprocess_exec
-
-    async def recorded(*argv: str, **given: Any) -> asyncio.subprocess.Process:
-        begun.append(await usual(*argv, **given))
-        return begun[-1]
-
-    async def main() -> list[bool]:
-        monkeypatch.setattr(asyncio, "create_subprocess_exec", recorded)
-        with pytest.raises(UsageError, match="exit code 3"):
-            await ExplainProcess(("sh", "-c", "sleep 1 <&0 >/dev/null & exit 3")).exchange(b"")
-        return [one.stdin.is_closing() for one in begun if one.stdin is not None]
-
-    assert asyncio.run(main()) == [True, True]
-
-
 def test_a_program_that_is_not_there_is_said() -> None:
     with pytest.raises(UsageError, match="could not be started"):
         asyncio.run(ExplainProcess(("/nowhere/python",)).exchange(b""))

@@ -73,7 +73,7 @@ class ExplainProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-        if process.stdin is not None:  # open still where the process ended before it had read everything
+        if process.stdin is not None:  # asyncio closes it only when it has seen the end of the output, too
             process.stdin.close()
 
     def _refuse_pausing(self) -> None:
