@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -114,19 +115,27 @@ def test_a_model_that_its_client_left_unmade_keeps_no_other_from_being_made(
     start_runtime: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "made.py").write_text(FACTORIES)
-    runtime = start_runtime("--load-timeout", "2", module=DAEMON)
+    runtime = start_runtime("--load-timeout", "4", module=DAEMON)
     program = (
         "import sys\nfrom tidewright.runtime.client import RuntimeClient\n"
         "RuntimeClient(sys.argv[1], 'be').load(sys.argv[2], [('float32', (8,))])\n"
     )
     what = [sys.executable, "-c", program, str(runtime.socket), f"{tmp_path / 'made.py'}:slow"]
-    with RuntimeClient(runtime.socket, "be") as client, subprocess.Popen(what) as gone:
-        until(lambda: len(client.stats()["clients"]) == 2 and client.stats()["clients"][1]["models"])
-        gone.kill()
-        double = f"{MODELS}:double", [("float32", (8,))]
-        with pytest.raises(UsageError, match="because of another client"):
-            client.load(*double)
-        assert client.load(*double).infer(np.ones(8, np.float32))[0].sum() == 16
+    double = f"{MODELS}:double", [("float32", (8,))]
+
+    def loading() -> int:
+        return sum(bool(one["models"]) for one in client.stats()["clients"])
+
+    with RuntimeClient(runtime.socket, "be") as client, subprocess.Popen(what) as gone, ThreadPoolExecutor(1) as aside:
+        until(lambda: loading() == 1)
+        with RuntimeClient(runtime.socket, "be") as other:
+            # Asked before the first one goes: however slow the machine is, the worker is not replaced until it waits.
+            asked = aside.submit(other.load, *double)
+            until(lambda: loading() == 2)
+            gone.kill()
+            with pytest.raises(UsageError, match="because of another client"):
+                asked.result()
+            assert other.load(*double).infer(np.ones(8, np.float32))[0].sum() == 16
     assert LEFT in runtime.log.read_text()
 
 
