@@ -67,14 +67,10 @@ class ExplainProcess:
     async def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
+        if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-        if process.stdin is not None:  # asyncio closes it only when it has seen the end of the output, too
-            process.stdin.close()
 
     def _refuse_pausing(self) -> None:
         left = self._next_start - self._clock()
@@ -113,7 +109,7 @@ class ExplainProcess:
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
-            await self.close()
+            self._process = None
             pipe = asyncio.subprocess.PIPE
             self._process = await asyncio.create_subprocess_exec(*self._argv, stdin=pipe, stdout=pipe)
         return self._process

@@ -101,7 +101,7 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     jobs, sigma = view.jobs, view.estimate_sigma
     promised, idle_share = _PROMISED[jobs.tier], _IDLE_SHARE[jobs.tier]
     every = np.count_nonzero(promised) == jobs.n
-    exact = not sigma and np.count_nonzero(jobs.expected) == jobs.n
+    given = np.count_nonzero(jobs.expected) == jobs.n
     lost = jobs.wall - jobs.ideal_now
     if np.count_nonzero(jobs.waived):
         lost = lost - jobs.waived
@@ -110,12 +110,12 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     spare = allowance - lost
     slack = _bounded(spare if every else np.where(promised, spare, _NEVER))
     late = slack < 0
-    if not exact:
+    if sigma or not given:
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
         late = promised & known & (total_us(jobs, sigma, _SIGMAS) * idle_share < lost)
     brief = _brief(view, brief_us, 0.0)
     part = np.where(brief, max(pressing, _BRIEF_PRESSING), pressing)
-    if np.count_nonzero(jobs.expected) < jobs.n:
+    if not given:
         guessed = (jobs.expected == 0) & (pause_us(jobs) <= SHORT_PAUSE_US)
         part = np.where(guessed, np.maximum(part, min(_UNKNOWN * pressing, 1.0)), part)
     part = np.where(jobs.tier == _PREMIUM_TIER, _PREMIUM_PRESSING, part)
