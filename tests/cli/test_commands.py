@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -267,39 +266,35 @@ def test_suspend_for_a_while_counts_from_the_controllers_clock(tide: Terminal) -
     assert "or by tide resume 18" in tide("show", "later").out
 
 
+@pytest.mark.parametrize(
+    ("words", "name"), [(("why", "18"), "why"), (("eta", "18"), "eta"), (("run", "--dry-run", "--", "true"), "submit")]
+)
+@pytest.mark.parametrize("patient", [True, False])
 def test_questions_wait_while_the_controller_has_as_many_as_it_takes(
-    tide: Terminal, monkeypatch: pytest.MonkeyPatch
+    tide: Terminal, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], name: str, patient: bool
 ) -> None:
     from tidewright.cli.jobs import following
 
     pauses: list[float] = []
     monkeypatch.setattr(following.time, "sleep", pauses.append)
-    refusals = 2
+    usual, expected, left = getattr(tide.stub, name), tide(*words), iter(range(2))
 
-    def busy(usual: Callable[..., Any]) -> Callable[..., Any]:
-        left = iter(range(refusals))
+    def asked(*given: Any, **options: Any) -> Any:
+        if next(left, None) is not None:
+            raise Busy("10 questions wait to be answered already", "ask again in 10 s", 10.0)
+        return usual(*given, **options)
 
-        def asked(*given: Any, **options: Any) -> Any:
-            if next(left, None) is not None:
-                raise Busy("10 questions wait to be answered already", "ask again in 10 s", 10.0)
-            return usual(*given, **options)
-
-        return asked
-
-    for words, name in ((("why", "18"), "why"), (("eta", "18"), "eta"), (("run", "--dry-run", "--", "true"), "submit")):
-        usual = getattr(tide.stub, name)
-        expected = tide(*words)
-        monkeypatch.setattr(tide.stub, name, busy(usual))
-        said = tide(*words)
-        assert (said.code, said.out) == (0, expected.out) and said.err.count("10 questions wait") == 1
-        assert "(ask again in 10 s)" in said.err and len(pauses) == 2 and all(2.0 <= pause <= 4.0 for pause in pauses)
+    monkeypatch.setattr(tide.stub, name, asked)
+    if not patient:
         monkeypatch.setattr(following, "BUSY_LIMIT_S", 0.0)
-        monkeypatch.setattr(tide.stub, name, busy(usual))
-        said = tide(*words)
-        assert said.code == 1 and "ask again in 10 s" in said.err
-        monkeypatch.setattr(following, "BUSY_LIMIT_S", 60.0)
-        monkeypatch.setattr(tide.stub, name, usual)
-        pauses.clear()
+    said = tide(*words)
+    assert "(ask again in 10 s)" in said.err and all(2.0 <= pause <= 4.0 for pause in pauses)
+    if patient:
+        assert (
+            (said.code, said.out) == (0, expected.out) and said.err.count("10 questions wait") == 1 and len(pauses) == 2
+        )
+    else:
+        assert said.code == 1 and len(pauses) == 1
 
 
 @pytest.mark.parametrize("words", [("cancel", "17", "18"), ("wait", "17"), ("update", "17", "--sla", "basic"), ("ps",)])

@@ -32,10 +32,9 @@ def missed(group: ComparisonGroup, policy: str = "sla") -> list[str]:
     """What of the bar the policy misses; empty when nothing. Raises KeyError when the group does not have it."""
     mine = group.policies[policy]
     lines = []
-    for key in ("kept_by_count", "kept_by_work"):
-        others = {name: summary(FIGURE[key], cells).mean for name, cells in group.policies.items() if name != policy}
-        best = max(others, key=others.__getitem__, default="")
-        gap = others[best] - summary(FIGURE[key], mine).mean if best else 0.0
+    for key in PROMISES:
+        best, share = best_other(group, key, policy)
+        gap = share - summary(FIGURE[key], mine).mean if best else 0.0
         if gap > MARGIN:
             lines.append(f"{FIGURE[key].title} {percent(gap)} below {best}")
     often = summary(FIGURE["preemptions_per_hour"], mine).mean
