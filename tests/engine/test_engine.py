@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tidewright.base.errors import Bug
@@ -141,7 +143,6 @@ def test_a_start_that_does_not_hold_is_refused_with_its_reason(allocation, why) 
         ({"ranks": 2}, (Part(0, 7), Part(1, 1)), 2),
         ({"ranks": 2}, (Part(0, 3), Part(1, 3)), 0),
         ({"ranks": 4}, (Part(0, 7), Part(1, 1)), 0),
-        ({"ranks": 1}, (Part(0, 7), Part(1, 1)), 0),
         ({"ranks": 2, "min_devices": 2}, (Part(0, 1), Part(1, 1)), 0),
         ({"ranks": 2, "min_devices": 2}, (Part(0, 1), Part(1, 3)), 0),
     ],
@@ -155,6 +156,15 @@ def test_the_devices_that_one_rank_sees_are_on_one_node(fields, allocation, unit
     assert (world.state(job), refused in [line[1:] for line in world.engine.book.jobs[job].history]) == (
         (State.QUEUED, True) if unit else (State.RUNNING, False)
     )
+
+
+@pytest.mark.parametrize("fields", [{}, {"min_devices": 2}])
+def test_a_job_of_one_rank_is_on_one_node(fields: dict[str, Any]) -> None:
+    world = Worldlet()
+    job = world.submit(4, ranks=1, **fields)
+    world.plan(Start(job, (Part(0, 7), Part(1, 1)), "x"))
+    refused = ("REFUSED", Code.SEVERAL_NODES())
+    assert world.state(job) == State.QUEUED and refused in [line[1:] for line in world.engine.book.jobs[job].history]
 
 
 def test_a_move_and_a_resize_are_held_to_the_unit_of_what_they_give() -> None:

@@ -131,6 +131,8 @@ def test_the_most_it_could_have_is_added_up_over_the_nodes_it_may_be_on(wanted, 
         ({"devices": 13}, Code.TOO_FEW_DEVICES(13, 12)),
         ({"devices": 13, "min_devices": 1}, None),
         ({"devices": 5, "placement": "one-node"}, Code.TOO_FEW_DEVICES(5, 4)),
+        ({"devices": 5, "ranks": 1}, Code.TOO_FEW_DEVICES(5, 4)),
+        ({"devices": 5, "ranks": 1, "min_devices": 1}, None),
         ({"devices": 5, "device_types": ("small",)}, Code.TOO_FEW_DEVICES(5, 4)),
         ({"device_types": ("huge",)}, Code.WRONG_KIND("big, small")),
         ({"gpu_memory": 81 * GIB}, Code.DEVICE_TOO_SMALL(81 * GIB, 80 * GIB)),
@@ -139,7 +141,7 @@ def test_the_most_it_could_have_is_added_up_over_the_nodes_it_may_be_on(wanted, 
     ],
 )
 def test_a_job_that_no_state_of_the_pool_could_hold(spec: dict, said: Cause | None) -> None:
-    found = JobSpec(command=("x",), **spec)
+    found = JobSpec(command=("x",), **{"ranks": spec.get("devices", 1)} | spec)
     assert request_of(LAYOUT, found, floor=found.floor).reject_pool(LAYOUT) == said
 
 

@@ -242,8 +242,13 @@ class Request(Struct, frozen=True):
 
 
 def unit_of(count: int, ranks: int) -> int:
-    """Devices of ``count`` that one rank sees: 1 where ranks share devices, do not divide them evenly, or are one alone."""
+    """Devices of ``count`` that one rank sees: 1 where ranks share devices, do not divide them evenly, or are one alone, see ``placement_of``."""
     return count // ranks if count > ranks > 1 and count % ranks == 0 else 1
+
+
+def placement_of(spec: JobSpec) -> str:
+    """How its devices may lie: those of a job of one rank on one node, since its process sees no others."""
+    return "one-node" if spec.ranks == 1 and spec.devices > 1 else spec.placement
 
 
 def request_of(
@@ -271,7 +276,7 @@ def request_of(
         count,
         groups,
         spec.gpu_memory,
-        spec.placement,
+        placement_of(spec),
         unit_of(count, spec.ranks),
         pinned_node,
         restore_kind,

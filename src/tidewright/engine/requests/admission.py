@@ -7,7 +7,7 @@ from ...model.cause import Cause, Code
 from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
 from ...model.job_record import Ending, JobRecord
-from ...plan.request import request_of
+from ...plan.request import placement_of, request_of
 from .. import pauses, rates, start_forecasts
 from ..book import HELD, Book
 from ..commands import Reply
@@ -82,7 +82,7 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
     wanted, most = wrong.args
     if wrong.code is Code.DEVICE_TOO_SMALL:
         return Code.SHARE_TOO_LARGE(wanted, most)
-    return Code.NEVER_FITS(wanted, spec.device_types, spec.placement, most)
+    return Code.NEVER_FITS(wanted, spec.device_types, placement_of(spec), most)
 
 
 def _warnings(book: Book, spec: Spec) -> Cause | None:
