@@ -242,7 +242,7 @@ class Request(Struct, frozen=True):
 
 
 def unit_of(count: int, ranks: int) -> int:
-    """Devices of ``count`` that one rank sees: 1 where ranks share devices, do not divide them evenly, or are one alone, see ``placement_of``."""
+    """Devices of ``count`` that each of several ranks sees: 1 where ranks share devices or do not divide them evenly."""
     return count // ranks if count > ranks > 1 and count % ranks == 0 else 1
 
 
