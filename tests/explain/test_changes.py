@@ -12,7 +12,6 @@ from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.explain import search
 from tidewright.explain.changes import smallest_changes
-from tidewright.explain.why import limit_of
 from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 from tidewright.plan.advice import KINDS_OF_CHANGE, REASON_REMEDY
@@ -157,7 +156,6 @@ def test_where_many_jobs_wait_a_search_that_finds_nothing_makes_few_forks(
         busy.submit(1, tier="premium", expected_us=MINUTE, preempt="none", min_devices=0 if at % 2 else 1)
     busy.submit(32, placement="any", tier="premium", expected_us=MINUTE)
     job = busy.submit(32, placement="any", tier="basic", expected_us=6000 * MINUTE)
-    found = limit_of(busy.engine, busy.planner, job)
     forks: list[int] = []
     restore = Engine.restore
 
@@ -166,7 +164,7 @@ def test_where_many_jobs_wait_a_search_that_finds_nothing_makes_few_forks(
         return restore(image)
 
     monkeypatch.setattr(Engine, "restore", counted)
-    smallest_changes(busy.engine, busy.planner, found)
+    smallest_changes(busy.engine.snapshot(), busy.planner, job)
     assert len(forks) <= 20, len(forks)
 
 
@@ -175,10 +173,11 @@ def test_time_that_is_up_ends_every_search() -> None:
     busy.submit(12, placement="any", min_devices=2)
     busy.tell(ev.NodeDrain("n1", True))
     job = busy.submit(16, placement="any", gpu_memory=0)
-    found = limit_of(busy.engine, busy.planner, job)
     for calls in range(0, 40, 3):
         left = iter(range(calls))
-        changes = smallest_changes(busy.engine, busy.planner, found, lambda left=left: next(left, None) is None)  # type: ignore[misc]
+        changes = smallest_changes(
+            busy.engine.snapshot(), busy.planner, job, lambda left=left: next(left, None) is None
+        )  # type: ignore[misc]
         for change in changes:
             assert change.kind == "none" or starts_with(busy, job, change), (calls, change)
         assert changes[0].kind != "none" or changes[0].what.code is Code.NO_CHANGE_IN_TIME
@@ -217,8 +216,8 @@ def test_what_was_not_tried_for_want_of_time_is_not_said_to_fail() -> None:
     busy = world("fifo")
     for _ in range(3):
         busy.submit(16, placement="any")
-    found = limit_of(busy.engine, busy.planner, job := busy.submit(1))
-    (change,) = smallest_changes(busy.engine, busy.planner, found, lambda: True)
+    job = busy.submit(1)
+    (change,) = smallest_changes(busy.engine.snapshot(), busy.planner, job, lambda: True)
     assert change.what.code is Code.NO_CHANGE_IN_TIME and change.what.args == ((), job)
     assert render(change.what) == "nothing found in the time allowed; tried: nothing yet"
 

@@ -14,6 +14,7 @@ from tidewright.model.job import State
 from tidewright.plan.plan import Plan
 from tidewright.plan.render import misused, render
 from tidewright.policy.registry import make, policies
+from tidewright.testing.causes import within
 from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
@@ -98,6 +99,30 @@ def test_values_are_those_of_the_jobs(policy: str, first: dict[str, int], second
         Code.DEVICES_ASKED: (2, 8), Code.SUBMITTED_AGO: (0, 0),
     }[code]  # fmt: skip
     assert (theirs.args[0], mine.args[0]) == values
+
+
+def test_what_is_compared_is_of_the_moment_at_which_it_is_asked_for() -> None:
+    """The book is of the last step, two minutes ago."""
+    busy = Worldlet(1, 8, planner=make("fifo"))
+    for _ in range(3):
+        busy.submit(8, preempt="none")
+    found = explain(busy.engine, busy.planner, 3, 2 * MINUTE)
+    assert found.first_ahead == Code.FIRST_AHEAD(2, *2 * (Code.SUBMITTED_AGO(2 * MINUTE),))
+
+
+def test_slack_is_of_the_moment_at_which_it_is_asked_for() -> None:
+    busy = Worldlet(1, 8, planner=make("sla"))
+    busy.submit(8, tier="premium", expected_us=HOUR, preempt="none")
+    busy.submit(8, tier="premium", expected_us=HOUR)
+    job = busy.submit(8, expected_us=HOUR)
+
+    def slack(now: int) -> int:
+        first = explain(busy.engine, busy.planner, job, now).first_ahead
+        assert first is not None
+        theirs = next(one for one in within(first.args[1]) if one.code is Code.SLACK_LEFT)
+        return int(theirs.args[1])  # type: ignore[arg-type]
+
+    assert slack(MINUTE) - slack(3 * MINUTE) == 2 * MINUTE
 
 
 def test_a_tier_comes_first_by_its_promise() -> None:

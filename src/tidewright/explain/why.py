@@ -32,7 +32,7 @@ def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explan
     if state not in WAITING:
         why = outlook(book, job, now) or _stopping(book, job) or Code.STATE_IS(state.word)
         return Explanation(job=job, state=state.word, waiting=False, why=why, history=history)
-    ahead = Ahead() if book.jobs[job].runtime_job else ahead_of(engine.view(), planner, job)
+    ahead = Ahead() if book.jobs[job].runtime_job else ahead_of(engine.view(now), planner, job)
     blocked = _binding(engine, planner, job, state, ahead, now)
     away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason.of_the_pool else ()
     if away:
@@ -65,7 +65,7 @@ def _binding(engine: Engine, planner: Planner, job: int, state: State, ahead: Ah
         return Blocked(job, Reason.DEVICES_RESERVED, why, holders=occupants)
     if not book.board.nodes_with(int(book.table.kinds[book.table.row[job]]), 0):
         return Blocked(job, Reason.NODES_DOWN, _outage(book), need=book.specs[job].floor)
-    plan = planner.plan(engine.view())
+    plan = planner.plan(engine.view(now))
     if starts_in(plan, job):
         return Blocked(job, Reason.PLANNING, Code.NEXT_PLAN_STARTS())
     return _as_planned(book, plan, job, ahead)
