@@ -13,7 +13,7 @@ from tidewright.engine.engine import Engine
 from tidewright.explain import search
 from tidewright.explain.changes import smallest_changes
 from tidewright.model.cause import Code
-from tidewright.model.job import JobSpec
+from tidewright.model.job import Dependency, JobSpec, State
 from tidewright.plan.advice import KINDS_OF_CHANGE, REASON_REMEDY
 from tidewright.plan.explain import Change
 from tidewright.plan.reasons import Reason
@@ -53,6 +53,21 @@ def test_of_waiting_jobs_the_one_that_loses_least_is_offered() -> None:
     assert offered(busy, asker, "cancel-waiting") == [], "one more blocks the queue either way"
     busy.tell(ev.Cancel(ahead["premium"]))
     assert [one.jobs for one in offered(busy, asker, "cancel-waiting")] == [(ahead["basic"],)]
+
+
+@pytest.mark.parametrize(("kind", "offered"), [("afternotok", "wait"), ("afterok", "cancel"), ("afterany", "")])
+def test_what_depends_on_the_end_of_a_job_decides_which_end_is_offered(kind: str, offered: str) -> None:
+    """The dependent job was submitted first: where it may start, it takes the device."""
+    busy = Worldlet(1, 1, planner=make("fifo"))
+    first = busy.submit(1)
+    busy.submit(1, after=(Dependency(kind, first),))
+    asker = busy.submit(1, tier="premium")
+    ends = [one for one in why(busy, asker).changes if one.kind in ("wait", "cancel")]
+    assert [one.kind for one in ends] == ([offered] if offered else [])
+    for one in ends:
+        end = ev.Cancel(first) if one.kind == "cancel" else ev.Exited(first, 1, 0)
+        busy.tell(end)
+        assert busy.state(asker) is State.RUNNING
 
 
 def test_an_elastic_holder_is_offered_at_its_least_size() -> None:

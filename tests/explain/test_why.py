@@ -81,11 +81,12 @@ def starts_with(busy: Worldlet, job: int, change: Change) -> bool:
         assert spec != book.specs[job]
         amend(fork.book, job, spec)
         return starts(fork, planner, job)
-    if change.kind in ("wait", "cancel"):
+    if change.kind == "wait":
         return settle(fork, planner, [ev.Exited(one, book.jobs[one].attempt, 0) for one in change.jobs], job)
-    if change.kind == "cancel-waiting":
-        assert all(one not in book.allocations for one in change.jobs)
-        return settle(fork, planner, [ev.Cancel(one) for one in change.jobs], job)
+    if change.kind in ("cancel", "cancel-waiting"):
+        assert all((one in book.allocations) is (change.kind == "cancel") for one in change.jobs)
+        fork = busy.engine.fork()
+        return settle(fork, planner, [ev.Cancel(one) for one in change.jobs], job) or starts(fork, planner, job)
     if change.kind == "scale":
         assert change.sizes == tuple(book.specs[one].floor for one in change.jobs)
         scales = [ev.Scale(one, size, f"s{one}") for one, size in zip(change.jobs, change.sizes, strict=True)]

@@ -88,6 +88,10 @@ class Engine:
     def replan(self) -> None:
         """The next step asks for a plan, whatever the last plan waits for and whether or not another one is being made."""
         self.book.forced = True
+        self.discard_plan()
+
+    def discard_plan(self) -> None:
+        """The plan that is being made, if one is, is not waited for: a step may ask for another."""
         self.book.planning = False
 
     def due(self) -> int | None:
