@@ -7,13 +7,15 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from msgspec.structs import replace
 
-from tidewright.base.units import MINUTE
+from tidewright.base.units import HOUR, MINUTE
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
+from tidewright.engine.settings import live_settings
 from tidewright.explain import search
 from tidewright.explain.changes import smallest_changes
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, State
+from tidewright.model.service import ServiceSpec
 from tidewright.plan.advice import KINDS_OF_CHANGE, REASON_REMEDY
 from tidewright.plan.explain import Change
 from tidewright.plan.reasons import Reason
@@ -68,6 +70,31 @@ def test_what_depends_on_the_end_of_a_job_decides_which_end_is_offered(kind: str
         end = ev.Cancel(first) if one.kind == "cancel" else ev.Exited(first, 1, 0)
         busy.tell(end)
         assert busy.state(asker) is State.RUNNING
+
+
+def test_a_runtime_is_not_waited_for_nor_its_clients_and_may_be_cancelled() -> None:
+    busy = Worldlet(1, 2, planner=make("fifo"))
+    host = busy.submit(1, name="vision", kind="runtime", preempt="requeue", user="ada", expected_us=MINUTE)
+    busy.submit(0, ranks=1, runtime="vision", user="ada", expected_us=MINUTE)
+    batch = busy.submit(1, expected_us=HOUR, tier="premium")
+    busy.later(MINUTE // 2)
+    both = busy.submit(2, tier="premium")
+    kinds = [one.kind for one in why(busy, both).changes]
+    assert "wait" not in kinds and "cancel" not in kinds, "neither device alone is enough"
+    busy.tell(ev.Cancel(both))
+    ends = {one.kind: one.jobs for one in why(busy, busy.submit(1)).changes}
+    assert (ends["wait"], ends["cancel"]) == ((batch,), (host,))
+
+
+def test_replicas_are_not_waited_for_and_cancelled_only_where_none_takes_their_place_first() -> None:
+    busy = Worldlet(1, 4, make("fifo"), live_settings(check_every=1))
+    replica = JobSpec(command=("serve",))
+    spec = ServiceSpec(name="vision", replica=replica, min_replicas=4, max_replicas=4)
+    assert busy.reply(ev.DeployService(spec, "d"), "d").error is None
+    changes = offered(busy, asker := busy.submit(1), "cancel")
+    assert len(changes) == 1 and not offered(busy, asker, "wait")
+    busy.tell(ev.Cancel(changes[0].jobs[0]))
+    assert busy.state(asker) is State.RUNNING, "it was submitted before the replica that is made anew"
 
 
 def test_an_elastic_holder_is_offered_at_its_least_size() -> None:

@@ -24,6 +24,8 @@ from .trial import settle, starts
 
 _ENDS = 256
 """Jobs whose ends are waited for at most."""
+_UNENDING = ("service", "runtime")
+"""Kinds of jobs that do not end by themselves: no use to wait for."""
 _MIGRATED = 64
 """Running jobs that are looked at for moves, those whose pause costs least."""
 
@@ -101,15 +103,16 @@ def ends(search: ChangeSearch) -> Iterator[Change]:
     """Of the jobs whose end starts it, the one that ends first; of those that start it by being cancelled, the one that loses
     least: jobs that depend on one start after either, or after one of the two. Where no single end is enough, the fewest that
     have to be waited for."""
-    book, found = search.book, _ends(search.scratch)
-    if not found:
+    book, held = search.book, _ends(search.scratch)
+    if not held:
         return
-    search.look("wait", "cancel")
-    few = search.few and len(found) <= SINGLES  # then also those whose end would only make preempting others enough
-    room = [job for job in found if few or search.room_without((job,))]
+    found = {job: at for job, at in held.items() if book.specs[job].kind not in _UNENDING}
+    search.look(*(["wait"] if found else []), "cancel")
+    few = search.few and len(held) <= SINGLES  # then also those whose end would only make preempting others enough
+    room = [job for job in held if few or search.room_without((job,))]
     singles = room[:SINGLES]
     worth = search.few or len(singles) < 2 or search.starts_without(singles)
-    soonest = _first(search, room, search.starts_once_ended) if worth else None
+    soonest = _first(search, [job for job in room if job in found], search.starts_once_ended) if worth else None
     if soonest is not None:
         yield _after((soonest,), found[soonest] - book.now)
     least = sorted(room, key=lambda job: (*_loses(book, job), job))
@@ -171,14 +174,15 @@ def _after(jobs: tuple[int, ...], within_us: int) -> Change:
 
 
 def _ends(engine: Engine) -> dict[int, int]:
-    """Jobs with devices to when they are expected to end, absolute microseconds, the first one first."""
+    """Jobs with devices of their own to when they are expected to end, absolute microseconds, the first one first."""
     view = engine.view()
     jobs = view.jobs
     rows = np.flatnonzero(jobs.active)
     rate = np.where(jobs.rate[rows] > 0, jobs.rate[rows], FULL_RATE)
     found = view.now + (remaining_us(jobs)[rows] * (FULL_RATE / rate)).astype(np.int64)
     order = np.lexsort((jobs.id[rows], found))
-    return dict(zip(jobs.id[rows[order]].tolist(), found[order].tolist(), strict=True))
+    ends = zip(jobs.id[rows[order]].tolist(), found[order].tolist(), strict=True)
+    return {job: at for job, at in ends if job in view.allocations}
 
 
 def _loses(book: Book, job: int) -> tuple[int, int]:
