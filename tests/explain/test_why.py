@@ -76,6 +76,8 @@ def starts_with(busy: Worldlet, job: int, change: Change) -> bool:
     """Whether the job starts once a change is made, by a fork of its own."""
     fork, planner, book = busy.engine.fork(), busy.planner, busy.engine.book
     fork.replan()
+    if change.kind == "request" and change.devices and not change.flag:
+        return settle(fork, planner, [ev.Scale(job, change.devices, "s")], job)
     if change.kind in ("request", "tier"):
         spec = amended(book.specs[job], change)
         assert spec != book.specs[job]
@@ -164,7 +166,7 @@ def test_fewer_devices_are_offered_and_the_holders_are_named() -> None:
     assert (said.reason, said.need, said.free) == (Reason.NO_CAPACITY, 8, 4)
     assert [(one.job, one.name, one.tier, one.devices) for one in said.holders] == [(holder, "big", "premium", 12)]
     assert said.change is not None
-    assert (said.change.flag, said.change.what) == ("-g 4", Code.FEWER_DEVICES(4, 8))
+    assert (said.change.flag, said.change.what) == ("", Code.FEWER_DEVICES(4, 8))
 
 
 def test_spreading_is_offered_before_shrinking() -> None:

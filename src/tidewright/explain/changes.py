@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
+
+from ..engine import events as ev
 from ..engine.engine import Engine
 from ..engine.requests.amend import amend
 from ..model.cause import Code
@@ -71,7 +74,8 @@ def _least(search: ChangeSearch, group: Candidates) -> Iterator[Change]:
             return
         change = group.change(value)
         if _works(search, change) and _starts_amended(search, change):
-            yield change
+            scaled = change.devices and search.starts_after(ev.Scale(search.job, change.devices, "explain"))
+            yield msgspec.structs.replace(change, flag="") if scaled else change
             return
 
 

@@ -114,6 +114,7 @@ class Code(StrEnum):
     HIGHER_TIER = "HigherTier"
     FEWER_CPUS = "FewerCpus"
     LESS_HOST_MEMORY = "LessHostMemory"
+    HAD_IT_ASKED = "HadItAsked"
     AFTER_JOBS = "AfterJobs"
     AFTER_MANY_JOBS = "AfterManyJobs"
     CANCEL_JOB = "CancelJob"

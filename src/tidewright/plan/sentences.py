@@ -111,6 +111,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.HIGHER_TIER: "tier {tier} instead of {asked}",
     C.FEWER_CPUS: "{cpus:host_cpus} for each rank instead of {asked:cpus}",
     C.LESS_HOST_MEMORY: "{memory:bytes} of host memory for each rank instead of {asked:bytes}",
+    C.HAD_IT_ASKED: "{what:why}, had it been submitted with {flag}",
     C.AFTER_JOBS: "once {jobs:ended}, in about {within:us} by the estimates",
     C.AFTER_MANY_JOBS: "once {count:n} running jobs have ended, in about {within:us} by the estimates",
     C.CANCEL_JOB: "without job {job:n} ({tier}, {devices:devices})",

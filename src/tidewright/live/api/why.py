@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...model.cause import Code
+from ...model.cause import Cause, Code
 from ...model.job import JobSpec
 from ...plan.advice import CONSEQUENCE_OF_HOLD, REASON_REMEDY
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
@@ -31,7 +31,7 @@ def why_live(
         reason=found.reason.value if found.reason else "", consequence=_consequence(job, found, now),
         need=found.need, free=found.free, holders=holders, ahead=found.ahead, order=tuple(map(cause_view, found.order)),
         first_ahead=cause_view_or_none(found.first_ahead), change=_words(changes[0]) if changes else "",
-        change_cause=cause_view(change.what) if change else None, changes=changes, searched=searched, story=job.story, now=now,
+        change_cause=cause_view(_what(change)) if change else None, changes=changes, searched=searched, story=job.story, now=now,
         dead_end=cause_view_or_none(dead_end), remedy=_remedy(typed(job.id), found),
     )  # fmt: skip
 
@@ -60,11 +60,19 @@ def _words(change: api.ChangeView) -> str:
 
 def _change(change: Change, own: str, typed: Callable[[int], str]) -> api.ChangeView:
     todo = _typed(change, own, typed)
-    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), todo, change.jobs)
+    what = _what(change)
+    return api.ChangeView(change.kind, render(what), cause_view(what), todo, change.jobs)
+
+
+def _what(change: Change) -> Cause:
+    """What changes. Of a request that stays as it was submitted that is history: submitted anew, the job would lose its place."""
+    return Code.HAD_IT_ASKED(change.what, change.flag) if change.kind == "request" and change.flag else change.what
 
 
 def _typed(change: Change, own: str, typed: Callable[[int], str]) -> str:
     """What to type for it, for the sake of the job called ``own``."""
+    if change.kind == "request":
+        return "" if change.flag else f"tide scale {own} {change.devices}"
     if change.kind == "tier":
         return f"tide update {own} {change.flag}"
     if change.kind in ("cancel", "cancel-waiting"):
@@ -77,7 +85,7 @@ def _typed(change: Change, own: str, typed: Callable[[int], str]) -> str:
         return "; ".join(
             f"tide migrate {typed(job)} --to {node}" for job, node in zip(change.jobs, change.nodes, strict=True)
         )
-    return change.flag
+    return ""
 
 
 def eta_view(
