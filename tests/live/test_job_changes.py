@@ -15,7 +15,7 @@ from tidewright.base.errors import Conflict, UsageError
 from tidewright.base.units import HOUR, MINUTE
 from tidewright.live.api.why import why_live
 from tidewright.model.cause import Code
-from tidewright.model.job import ArrayMember, JobSpec, State
+from tidewright.model.job import ArrayMember, Dependency, JobSpec, State
 from tidewright.model.spec_changes import SpecChanges
 from tidewright.plan.explain import Change, Explanation
 from tidewright.plan.reasons import Reason
@@ -84,6 +84,21 @@ def test_why_names_who_holds_a_job_and_what_releases_it(running) -> None:  # typ
         assert why.remedy == f"release it: tide release {waits}" and not why.searched
         client.resume(waits)
         assert client.job(waits).state == "queued"
+
+
+def test_why_names_the_hold_of_a_job_that_waits_for_another_too(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, server.client() as client:
+        (big,) = client.submit([_spec("big")]).ids
+        (both,) = client.submit([_spec("both", hold=True, after=(Dependency("afterok", big),))]).ids
+        why = client.why(both)
+        assert why.summary == f"waits for job {big}; also kept from starting by {ME}" == client.job(both).why
+        assert why.consequence == "waits; released when the named jobs have ended as asked and its hold is over"
+        assert (why.reason, why.remedy) == ("Dependency", f"release it: tide release {both}")
+        client.suspend(both)
+        why = client.why(both)
+        assert why.summary.endswith("; also suspended by its user") and why.remedy == f"release it: tide resume {both}"
+        client.resume(both)
+        assert client.why(both).summary == f"waits for job {big}"
 
 
 def test_release_ends_a_suspension_too(running) -> None:  # type: ignore[no-untyped-def]

@@ -96,6 +96,7 @@ class Code(StrEnum):
     WAITS_FOR_RUNTIME = "WaitsForRuntime"
     HELD_BY_USER = "HeldByUser"
     HELD_BY = "HeldBy"
+    ALSO_HELD = "AlsoHeld"
     IS_SERVICE_IMAGE = "IsServiceImage"
     ARRAY_FULL = "ArrayFull"
     BACKOFF = "Backoff"

@@ -92,6 +92,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.WAITS_FOR_RUNTIME: "waits for runtime {name} (job {job:n}) to run",
     C.HELD_BY_USER: "suspended by its user",
     C.HELD_BY: "kept from starting by {by}",
+    C.ALSO_HELD: "{limit:why}; also {hold:why}",
     C.IS_SERVICE_IMAGE: "it is the image that further replicas of {service} start from",
     C.ARRAY_FULL: "array {array} runs as many members as its limit allows",
     C.BACKOFF: "failed before; tried again in {left:us}",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...model.cause import Cause, Code
+from ...model.cause import Arg, Cause, Code
 from ...model.job import JobSpec
-from ...plan.advice import CONSEQUENCE_OF_HOLD, REASON_REMEDY
+from ...plan.advice import CONSEQUENCE_OF_BOTH, CONSEQUENCE_OF_HOLD, REASON_REMEDY
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
 from ...plan.reasons import Reason
 from ...plan.render import remedy, render
@@ -40,15 +40,25 @@ def _remedy(job: str, found: Explanation) -> str:
     """What to do next where no change is offered."""
     if found.dead_end is not None:
         return remedy(found.dead_end)
+    if found.why is not None and found.why.code is Code.ALSO_HELD:
+        return _release(job, found.why.args[1])
     if found.why is not None and found.why.code is Code.HELD_BY:
-        return f"release it: tide release {job}"
+        return _release(job, found.why)
     return REASON_REMEDY.get(found.reason, "").format(job=job) if found.reason is not None else ""
+
+
+def _release(job: str, hold: Arg) -> str:
+    """How a user's hold is ended."""
+    kept = isinstance(hold, Cause) and hold.code is Code.HELD_BY
+    return f"release it: tide release {job}" if kept else REASON_REMEDY[Reason.USER_HOLD].format(job=job)
 
 
 def _consequence(job: api.JobView, found: Explanation, now: int) -> str:
     """What happens next; a suspension for a set time ends by itself."""
     if found.why is not None and found.why.code is Code.HELD_BY:
         return CONSEQUENCE_OF_HOLD
+    if found.why is not None and found.why.code is Code.ALSO_HELD:
+        return CONSEQUENCE_OF_BOTH
     if found.reason is Reason.USER_HOLD and job.held_until:
         return render(Code.RELEASED_IN(max(0, job.held_until - now)))
     return found.consequence
