@@ -74,6 +74,7 @@ class Code(StrEnum):
     AHEAD_BY_SERVICE = "AheadByService"
     AHEAD_BY_START = "AheadByStart"
     FIRST_AHEAD = "FirstAhead"
+    SERVED_AS = "ServedAs"
     SUBMITTED_AGO = "SubmittedAgo"
     HAS_WAITED = "HasWaited"
     DEVICE_TIME_LEFT = "DeviceTimeLeft"

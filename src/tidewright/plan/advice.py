@@ -109,6 +109,12 @@ REASON_REMEDY: dict[Reason, str] = {
 }
 """What to do next about a limit that no change of requests, jobs or nodes lifts."""
 
+STANDINGS = {
+    "pressing": "it presses", "brief-pressing": "brief, and it presses", "open": "it does not press yet",
+    "late": "its promise is broken", "brief": "brief",
+}  # fmt: skip
+"""How a job's promise stands, by which ``sla`` serves it."""
+
 KINDS_OF_CHANGE = {
     "request": "a smaller or wider request", "tier": "a higher tier", "move": "other jobs moved",
     "scale": "elastic jobs at their least size", "undrain": "drained and cordoned nodes back",
