@@ -206,6 +206,12 @@ def test_jobs_that_wait_for_people_or_jobs_say_so_and_offer_nothing() -> None:
     assert why(busy, later).why == Code.WAITS_FOR_JOBS((first,))
     assert why(busy, held).reason is Reason.USER_HOLD
     assert why(busy, later).change is None
+    busy.submit(16, placement="any")
+    behind = busy.submit(1)
+    assert why(busy, behind).ahead and [why(busy, job).ahead for job in (later, held)] == [0, 0], (
+        "no queue is their limit"
+    )
+    assert why(busy, held).first_ahead is None and not why(busy, held).order
     assert not why(busy, first).waiting
 
 

@@ -32,7 +32,8 @@ def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explan
     if state not in WAITING:
         why = hold.outlook(book, job, now) or _stopping(book, job) or Code.STATE_IS(state.word)
         return Explanation(job=job, state=state.word, waiting=False, why=why, history=history)
-    ahead = Ahead() if book.jobs[job].runtime_job else ahead_of(engine.view(now), planner, job)
+    queued = state is not State.HELD and not book.jobs[job].runtime_job
+    ahead = ahead_of(engine.view(now), planner, job) if queued else Ahead()
     blocked = _binding(engine, planner, job, state, ahead, now)
     away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason.of_the_pool else ()
     if away:
