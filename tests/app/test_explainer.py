@@ -17,10 +17,11 @@ from tidewright.app.explain_process import ExplainProcess
 from tidewright.app.explain_worker import LENGTH_BYTES, frame, serve
 from tidewright.app.explainer import MOST_WAITING, ProcessExplainer
 from tidewright.base.errors import Busy, Conflict, UsageError
-from tidewright.base.units import HOUR
+from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.engine.engine import Engine
 from tidewright.explain.changes import smallest_changes
 from tidewright.explain.forecast import forecast
+from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
@@ -88,7 +89,7 @@ def test_the_process_answers_as_the_room_does(busy: Worldlet) -> None:
         return found, await explainer.changes(engine, found), await explainer.forecast(engine, [2])
 
     found, changes, times = asked(work, budget_s=60)  # type: ignore[misc]
-    assert found.waiting and changes and changes == smallest_changes(busy.engine, planner, found)
+    assert found.waiting and changes and changes == smallest_changes(busy.engine.snapshot(), planner, found.job)
     assert times == forecast(engine.snapshot(), planner, [2])
 
 
@@ -344,6 +345,21 @@ def test_a_question_is_of_the_moment_at_which_it_is_asked(busy: Worldlet) -> Non
     for found in asked(work, here=True):  # type: ignore[attr-defined]
         assert found.start.low >= now
     assert asked(lambda explainer: explainer.forecast(engine, [2]), here=True)[0].start.low < now  # type: ignore[index]
+
+
+def test_changes_are_of_the_moment_at_which_they_are_asked_for(busy: Worldlet) -> None:
+    """The running job has 20 minutes of its hour left by then; who asks a moment later shares the answer."""
+    engine, now = Counting(busy.engine), 40 * MINUTE
+
+    async def work(explainer: ProcessExplainer) -> object:
+        found = explainer.limit(busy.engine, 2, now)
+        at_once = (explainer.changes(engine, found, now), explainer.changes(engine, found, now + SECOND))  # type: ignore[arg-type]
+        return await asyncio.gather(*at_once)
+
+    first, second = asked(work, here=True, budget_s=60)  # type: ignore[misc]
+    assert first == second and engine.taken == 1
+    (wait,) = [change for change in first if change.kind == "wait"]
+    assert wait.what == Code.AFTER_JOBS((1,), 20 * MINUTE)
 
 
 def test_the_process_ends_quietly_when_its_controller_was_killed() -> None:

@@ -45,7 +45,7 @@ def waiting(**changes: Any) -> api.JobView:
     return running(**{"id": 18, "name": "later", "tier": "basic", "target": 0.0, **plain, **changes})
 
 
-CHANGE = api.ChangeView("request", "2 devices instead of 4", api.CauseView("FewerDevices", {}, ""), "-g 2")
+CHANGE = api.ChangeView("request", "2 devices instead of 4", api.CauseView("FewerDevices", {}, ""), "tide scale 18 2")
 
 
 @dataclass
@@ -112,7 +112,8 @@ class Stub:
         return api.WhyView(
             job=job.id, name=job.name, state=job.state, summary="needs 4 devices, 2 are free", reason="NoCapacity",
             consequence="waits; tried again when devices are freed", need=4, free=2,
-            holders=(api.Holder(17, "train", "premium", 2),), ahead=1, change="ask for -g 2", story=job.story, now=NOW,
+            holders=(api.Holder(17, "train", "premium", 2),), ahead=1, story=job.story, now=NOW,
+            change="2 devices instead of 4 (tide scale 18 2)",
             changes=(CHANGE,) if changes else (), searched=changes,
             failure=job.failure,
         )  # fmt: skip

@@ -188,7 +188,7 @@ def test_why(tide: Terminal) -> None:
     for piece in (
         "job 18 (later) is queued: needs 4",
         "NoCapacity: needs 4, 2 free",
-        "2 devices instead of 4 (-g 2)",
+        "2 devices instead of 4 (tide scale 18 2)",
         "held by",
         "story",
     ):

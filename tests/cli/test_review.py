@@ -68,7 +68,7 @@ def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:
 
 def test_why_with_a_change_says_only_that(tide: Terminal) -> None:
     said = tide("why", "later").out
-    assert "2 devices instead of 4 (-g 2)" in said and "no single change" not in said
+    assert "2 devices instead of 4 (tide scale 18 2)" in said and "no single change" not in said
     assert "would start it" not in tide("why", "later", "--no-changes").out
 
 

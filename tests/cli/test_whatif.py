@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tidewright.engine.events import Exited
+
 from ..app.test_recorded import record, spec
 from .stub import Terminal
 
@@ -21,6 +23,14 @@ def test_jobs_that_no_longer_fit_are_counted_and_named(tide: Terminal, tmp_path:
     assert ("and 2 more" in said.out) is (count == 12)
     row = next(line for line in said.out.splitlines() if "no longer fit " in line and "│" in line)
     assert row.split("│")[4].strip() == str(count)
+
+
+def test_jobs_that_failed_are_counted_among_those_that_ended(tide: Terminal, tmp_path: Path) -> None:
+    """Simulated, they run for as long as they had."""
+    journal = record([(spec(), 5), (spec(), 50)], end=40, last=Exited(2, 1, 1)).write(tmp_path / "journal.ndjson")
+    said = tide("whatif", "--add", "2xcpu", str(journal)).out
+    row = next(line for line in said.splitlines() if "jobs ended" in line)
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["2", "2"] and "completed" not in said
 
 
 @pytest.mark.parametrize("job", ["12", "sweep[3]"])

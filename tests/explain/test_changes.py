@@ -7,14 +7,15 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from msgspec.structs import replace
 
-from tidewright.base.units import MINUTE
+from tidewright.base.units import HOUR, MINUTE
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
+from tidewright.engine.settings import live_settings
 from tidewright.explain import search
 from tidewright.explain.changes import smallest_changes
-from tidewright.explain.why import limit_of
 from tidewright.model.cause import Code
-from tidewright.model.job import JobSpec
+from tidewright.model.job import Dependency, JobSpec, State
+from tidewright.model.service import ServiceSpec
 from tidewright.plan.advice import KINDS_OF_CHANGE, REASON_REMEDY
 from tidewright.plan.explain import Change
 from tidewright.plan.reasons import Reason
@@ -54,6 +55,46 @@ def test_of_waiting_jobs_the_one_that_loses_least_is_offered() -> None:
     assert offered(busy, asker, "cancel-waiting") == [], "one more blocks the queue either way"
     busy.tell(ev.Cancel(ahead["premium"]))
     assert [one.jobs for one in offered(busy, asker, "cancel-waiting")] == [(ahead["basic"],)]
+
+
+@pytest.mark.parametrize(("kind", "offered"), [("afternotok", "wait"), ("afterok", "cancel"), ("afterany", "")])
+def test_what_depends_on_the_end_of_a_job_decides_which_end_is_offered(kind: str, offered: str) -> None:
+    """The dependent job was submitted first: where it may start, it takes the device."""
+    busy = Worldlet(1, 1, planner=make("fifo"))
+    first = busy.submit(1)
+    busy.submit(1, after=(Dependency(kind, first),))
+    asker = busy.submit(1, tier="premium")
+    ends = [one for one in why(busy, asker).changes if one.kind in ("wait", "cancel")]
+    assert [one.kind for one in ends] == ([offered] if offered else [])
+    for one in ends:
+        end = ev.Cancel(first) if one.kind == "cancel" else ev.Exited(first, 1, 0)
+        busy.tell(end)
+        assert busy.state(asker) is State.RUNNING
+
+
+def test_a_runtime_is_not_waited_for_nor_its_clients_and_may_be_cancelled() -> None:
+    busy = Worldlet(1, 2, planner=make("fifo"))
+    host = busy.submit(1, name="vision", kind="runtime", preempt="requeue", user="ada", expected_us=MINUTE)
+    busy.submit(0, ranks=1, runtime="vision", user="ada", expected_us=MINUTE)
+    batch = busy.submit(1, expected_us=HOUR, tier="premium")
+    busy.later(MINUTE // 2)
+    both = busy.submit(2, tier="premium")
+    kinds = [one.kind for one in why(busy, both).changes]
+    assert "wait" not in kinds and "cancel" not in kinds, "neither device alone is enough"
+    busy.tell(ev.Cancel(both))
+    ends = {one.kind: one.jobs for one in why(busy, busy.submit(1)).changes}
+    assert (ends["wait"], ends["cancel"]) == ((batch,), (host,))
+
+
+def test_replicas_are_not_waited_for_and_cancelled_only_where_none_takes_their_place_first() -> None:
+    busy = Worldlet(1, 4, make("fifo"), live_settings(check_every=1))
+    replica = JobSpec(command=("serve",))
+    spec = ServiceSpec(name="vision", replica=replica, min_replicas=4, max_replicas=4)
+    assert busy.reply(ev.DeployService(spec, "d"), "d").error is None
+    changes = offered(busy, asker := busy.submit(1), "cancel")
+    assert len(changes) == 1 and not offered(busy, asker, "wait")
+    busy.tell(ev.Cancel(changes[0].jobs[0]))
+    assert busy.state(asker) is State.RUNNING, "it was submitted before the replica that is made anew"
 
 
 def test_an_elastic_holder_is_offered_at_its_least_size() -> None:
@@ -157,7 +198,6 @@ def test_where_many_jobs_wait_a_search_that_finds_nothing_makes_few_forks(
         busy.submit(1, tier="premium", expected_us=MINUTE, preempt="none", min_devices=0 if at % 2 else 1)
     busy.submit(32, placement="any", tier="premium", expected_us=MINUTE)
     job = busy.submit(32, placement="any", tier="basic", expected_us=6000 * MINUTE)
-    found = limit_of(busy.engine, busy.planner, job)
     forks: list[int] = []
     restore = Engine.restore
 
@@ -166,7 +206,7 @@ def test_where_many_jobs_wait_a_search_that_finds_nothing_makes_few_forks(
         return restore(image)
 
     monkeypatch.setattr(Engine, "restore", counted)
-    smallest_changes(busy.engine, busy.planner, found)
+    smallest_changes(busy.engine.snapshot(), busy.planner, job)
     assert len(forks) <= 20, len(forks)
 
 
@@ -175,10 +215,11 @@ def test_time_that_is_up_ends_every_search() -> None:
     busy.submit(12, placement="any", min_devices=2)
     busy.tell(ev.NodeDrain("n1", True))
     job = busy.submit(16, placement="any", gpu_memory=0)
-    found = limit_of(busy.engine, busy.planner, job)
     for calls in range(0, 40, 3):
         left = iter(range(calls))
-        changes = smallest_changes(busy.engine, busy.planner, found, lambda left=left: next(left, None) is None)  # type: ignore[misc]
+        changes = smallest_changes(
+            busy.engine.snapshot(), busy.planner, job, lambda left=left: next(left, None) is None
+        )  # type: ignore[misc]
         for change in changes:
             assert change.kind == "none" or starts_with(busy, job, change), (calls, change)
         assert changes[0].kind != "none" or changes[0].what.code is Code.NO_CHANGE_IN_TIME
@@ -217,8 +258,8 @@ def test_what_was_not_tried_for_want_of_time_is_not_said_to_fail() -> None:
     busy = world("fifo")
     for _ in range(3):
         busy.submit(16, placement="any")
-    found = limit_of(busy.engine, busy.planner, job := busy.submit(1))
-    (change,) = smallest_changes(busy.engine, busy.planner, found, lambda: True)
+    job = busy.submit(1)
+    (change,) = smallest_changes(busy.engine.snapshot(), busy.planner, job, lambda: True)
     assert change.what.code is Code.NO_CHANGE_IN_TIME and change.what.args == ((), job)
     assert render(change.what) == "nothing found in the time allowed; tried: nothing yet"
 

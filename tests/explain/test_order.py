@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
-from tidewright.base.units import HOUR, MINUTE
+from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.engine import events as ev
 from tidewright.explain.ahead import ahead_of
-from tidewright.model.cause import Code
+from tidewright.model.cause import Cause, Code
 from tidewright.model.job import State
 from tidewright.plan.plan import Plan
 from tidewright.plan.render import misused, render
 from tidewright.policy.registry import make, policies
+from tidewright.testing.causes import within
 from tidewright.testing.explainer import explain
 from tidewright.testing.worldlet import Worldlet
 
@@ -100,6 +102,30 @@ def test_values_are_those_of_the_jobs(policy: str, first: dict[str, int], second
     assert (theirs.args[0], mine.args[0]) == values
 
 
+def test_what_is_compared_is_of_the_moment_at_which_it_is_asked_for() -> None:
+    """The book is of the last step, two minutes ago."""
+    busy = Worldlet(1, 8, planner=make("fifo"))
+    for _ in range(3):
+        busy.submit(8, preempt="none")
+    found = explain(busy.engine, busy.planner, 3, 2 * MINUTE)
+    assert found.first_ahead == Code.FIRST_AHEAD(2, *2 * (Code.SUBMITTED_AGO(2 * MINUTE),))
+
+
+def test_slack_is_of_the_moment_at_which_it_is_asked_for() -> None:
+    busy = Worldlet(1, 8, planner=make("sla"))
+    busy.submit(8, tier="premium", expected_us=HOUR, preempt="none")
+    busy.submit(8, tier="premium", expected_us=HOUR)
+    job = busy.submit(8, expected_us=HOUR)
+
+    def slack(now: int) -> int:
+        first = explain(busy.engine, busy.planner, job, now).first_ahead
+        assert first is not None
+        theirs = next(one for one in within(first.args[1]) if one.code is Code.SLACK_LEFT)
+        return int(theirs.args[1])  # type: ignore[arg-type]
+
+    assert slack(MINUTE) - slack(3 * MINUTE) == 2 * MINUTE
+
+
 def test_a_tier_comes_first_by_its_promise() -> None:
     busy = Worldlet(1, 8, planner=make("sla"))
     busy.submit(8, tier="premium", expected_us=MINUTE, preempt="none")
@@ -107,7 +133,46 @@ def test_a_tier_comes_first_by_its_promise() -> None:
     job = busy.submit(8, tier="basic", expected_us=HOUR)
     found = explain(busy.engine, busy.planner, job).first_ahead
     assert found is not None
-    assert render(found) == "job 2: premium, 3m09s of slack left; this job: basic, about 1h00m left"
+    assert render(found) == (
+        "job 2: premium, 3m09s of slack left (it does not press yet); this job: basic, about 1h00m left"
+    )
+
+
+def test_of_one_tier_what_makes_the_class_is_said_and_not_slack_alone() -> None:
+    """The brief job comes first with more slack left than the long one."""
+    busy = Worldlet(1, 8, planner=make("sla"))
+    busy.submit(8, tier="premium", expected_us=HOUR, preempt="none")
+    job = busy.submit(8, expected_us=5 * MINUTE)
+    busy.later(2 * MINUTE + 3 * SECOND)
+    brief = busy.submit(8, expected_us=20 * SECOND)
+    first = explain(busy.engine, busy.planner, job).first_ahead
+    assert first is not None and first.args[0] == brief
+    theirs, mine = first.args[1:]
+    assert isinstance(theirs, Cause) and isinstance(mine, Cause)
+    assert theirs.code is mine.code is Code.SERVED_AS
+    assert (theirs.args[1], mine.args[1]) == ("brief-pressing", "pressing")
+    assert [side.args[0].args[1] // SECOND for side in (theirs, mine)] == [8, 5]  # type: ignore[union-attr, operator]
+    assert render(theirs).startswith("standard, ") and render(theirs).endswith(" of slack left (brief, and it presses)")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_classes_that_differ_read_differently(seed: int) -> None:
+    """Whatever their slack: without any numbers."""
+    dice, busy, seen = random.Random(seed), Worldlet(1, 8, planner=make("sla")), 0
+    busy.submit(8, tier="premium", expected_us=100 * HOUR, preempt="none")
+    for _ in range(20):
+        tier = dice.choice(("premium", "standard", "basic"))
+        busy.submit(8, tier=tier, expected_us=dice.choice((0, dice.randrange(1, 300) * MINUTE)))
+        busy.later(dice.randrange(1, 10) * MINUTE)
+    view = busy.engine.view()
+    for job in list(busy.engine.book.specs)[1:]:
+        first = ahead_of(view, busy.planner, job).first
+        sides = first.args[1:] if first is not None else ()
+        if any(isinstance(side, Cause) and side.code is Code.SERVED_AS for side in sides):
+            theirs, mine = (re.sub(r"\d[\dhms.]*", "", render(side)) for side in sides)
+            assert theirs != mine, render(first)
+            seen += 1
+    assert seen
 
 
 def test_a_planner_that_does_not_say_its_order_is_said_to_serve_others_first() -> None:

@@ -76,16 +76,19 @@ def starts_with(busy: Worldlet, job: int, change: Change) -> bool:
     """Whether the job starts once a change is made, by a fork of its own."""
     fork, planner, book = busy.engine.fork(), busy.planner, busy.engine.book
     fork.replan()
+    if change.kind == "request" and change.devices and not change.flag:
+        return settle(fork, planner, [ev.Scale(job, change.devices, "s")], job)
     if change.kind in ("request", "tier"):
         spec = amended(book.specs[job], change)
         assert spec != book.specs[job]
         amend(fork.book, job, spec)
         return starts(fork, planner, job)
-    if change.kind in ("wait", "cancel"):
+    if change.kind == "wait":
         return settle(fork, planner, [ev.Exited(one, book.jobs[one].attempt, 0) for one in change.jobs], job)
-    if change.kind == "cancel-waiting":
-        assert all(one not in book.allocations for one in change.jobs)
-        return settle(fork, planner, [ev.Cancel(one) for one in change.jobs], job)
+    if change.kind in ("cancel", "cancel-waiting"):
+        assert all((one in book.allocations) is (change.kind == "cancel") for one in change.jobs)
+        fork = busy.engine.fork()
+        return settle(fork, planner, [ev.Cancel(one) for one in change.jobs], job) or starts(fork, planner, job)
     if change.kind == "scale":
         assert change.sizes == tuple(book.specs[one].floor for one in change.jobs)
         scales = [ev.Scale(one, size, f"s{one}") for one, size in zip(change.jobs, change.sizes, strict=True)]
@@ -163,7 +166,7 @@ def test_fewer_devices_are_offered_and_the_holders_are_named() -> None:
     assert (said.reason, said.need, said.free) == (Reason.NO_CAPACITY, 8, 4)
     assert [(one.job, one.name, one.tier, one.devices) for one in said.holders] == [(holder, "big", "premium", 12)]
     assert said.change is not None
-    assert (said.change.flag, said.change.what) == ("-g 4", Code.FEWER_DEVICES(4, 8))
+    assert (said.change.flag, said.change.what) == ("", Code.FEWER_DEVICES(4, 8))
 
 
 def test_spreading_is_offered_before_shrinking() -> None:
@@ -203,6 +206,12 @@ def test_jobs_that_wait_for_people_or_jobs_say_so_and_offer_nothing() -> None:
     assert why(busy, later).why == Code.WAITS_FOR_JOBS((first,))
     assert why(busy, held).reason is Reason.USER_HOLD
     assert why(busy, later).change is None
+    busy.submit(16, placement="any")
+    behind = busy.submit(1)
+    assert why(busy, behind).ahead and [why(busy, job).ahead for job in (later, held)] == [0, 0], (
+        "no queue is their limit"
+    )
+    assert why(busy, held).first_ahead is None and not why(busy, held).order
     assert not why(busy, first).waiting
 
 

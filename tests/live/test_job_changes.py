@@ -6,6 +6,7 @@ import getpass
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,13 @@ from tidewright.base.errors import Conflict, UsageError
 from tidewright.base.units import HOUR, MINUTE
 from tidewright.live.api.why import why_live
 from tidewright.model.cause import Code
-from tidewright.model.job import ArrayMember, JobSpec
+from tidewright.model.job import ArrayMember, Dependency, JobSpec, State
 from tidewright.model.spec_changes import SpecChanges
 from tidewright.plan.explain import Change, Explanation
 from tidewright.plan.reasons import Reason
+from tidewright.policy.registry import make
+from tidewright.testing.explainer import explain
+from tidewright.testing.worldlet import Worldlet
 from tidewright.wire.api import JobView
 from tidewright.wire.calls.job_changes import Selection, UserSelection
 from tidewright.wire.client import Client
@@ -82,6 +86,21 @@ def test_why_names_who_holds_a_job_and_what_releases_it(running) -> None:  # typ
         assert client.job(waits).state == "queued"
 
 
+def test_why_names_the_hold_of_a_job_that_waits_for_another_too(running) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, server.client() as client:
+        (big,) = client.submit([_spec("big")]).ids
+        (both,) = client.submit([_spec("both", hold=True, after=(Dependency("afterok", big),))]).ids
+        why = client.why(both)
+        assert why.summary == f"waits for job {big}; also kept from starting by {ME}" == client.job(both).why
+        assert why.consequence == "waits; released when the named jobs have ended as asked and its hold is over"
+        assert (why.reason, why.remedy) == ("Dependency", f"release it: tide release {both}")
+        client.suspend(both)
+        why = client.why(both)
+        assert why.summary.endswith("; also suspended by its user") and why.remedy == f"release it: tide resume {both}"
+        client.resume(both)
+        assert client.why(both).summary == f"waits for job {big}"
+
+
 def test_release_ends_a_suspension_too(running) -> None:  # type: ignore[no-untyped-def]
     with running() as server, server.client() as client:
         (job,) = client.submit([_spec("one")]).ids
@@ -97,6 +116,40 @@ def test_why_says_how_a_higher_tier_is_asked_for() -> None:
     found = Explanation(job=18, state="QUEUED", waiting=True, reason=Reason.BEHIND, changes=(change,))
     said = why_live(JobView(id=18, name="later", state="queued"), found, 0, searched=True)
     assert [one.type for one in said.changes] == ["tide update 18 --sla premium"]
+
+
+def test_a_smaller_size_is_typed_as_a_command_that_starts_the_job(running) -> None:  # type: ignore[no-untyped-def]
+    """The job keeps its place; submitted anew with fewer devices it would come after the next one."""
+    with running(policy=make("fifo")) as server, server.client() as client:
+        specs = [_spec(f"j{devices}", devices=devices, ranks=devices) for devices in (2, 4, 2)]
+        busy, job, later = client.submit(specs).ids
+        _until(client, busy, "running")
+        smaller = next(one for one in client.why(job).changes if one.cause.code == "FewerDevices")
+        assert (smaller.text, smaller.type) == ("2 devices instead of 4", f"tide scale {job} 2")
+        client.scale(job, 2)
+        _until(client, job, "running")
+        assert client.job(later).state == "queued"
+
+
+def test_a_request_that_cannot_be_changed_is_what_would_have_been() -> None:
+    """The job starts at once in the same pool, had it been submitted as is said; now nothing can be typed for it."""
+
+    def submitted(**asked: Any) -> tuple[Worldlet, int]:
+        pool = Worldlet(2, 4, planner=make("fifo"))
+        for _ in range(2):
+            pool.submit(3)
+        job = pool.submit(2, **asked)
+        pool.submit(1)
+        return pool, job
+
+    pool, job = submitted()
+    found, view = explain(pool.engine, pool.planner, job), JobView(id=job, name="later", state="queued")
+    (said,) = [one for one in why_live(view, found, 0, True).changes if one.cause.code == "HadItAsked"]
+    assert (said.text, said.type) == (
+        "let its ranks spread over nodes, had it been submitted with --placement any", "",
+    )  # fmt: skip
+    pool, job = submitted(placement="any")
+    assert pool.state(job) is State.RUNNING
 
 
 def test_a_requeued_job_runs_anew_and_an_ended_one_says_what_to_do(running) -> None:  # type: ignore[no-untyped-def]

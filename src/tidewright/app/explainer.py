@@ -62,9 +62,11 @@ class ProcessExplainer:
         """Why a job is where it is."""
         return limit_of(engine, self._planner, job, now)
 
-    async def changes(self, engine: Engine, found: Explanation) -> tuple[Change, ...]:
-        """The least changes that would start the job of ``found``."""
-        answer: tuple[Change, ...] = await self._ask(engine, ChangesQuestion(found))
+    async def changes(self, engine: Engine, found: Explanation, now: int = 0) -> tuple[Change, ...]:
+        """The least changes that would start the job of ``found``; none where its limit is not to be lifted by any."""
+        if not found.liftable:
+            return ()
+        answer: tuple[Change, ...] = await self._ask(engine, ChangesQuestion(found.job, now))
         return answer
 
     async def forecast(self, engine: Engine, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
@@ -156,5 +158,4 @@ class ProcessExplainer:
 
 def _without_time(question: Question) -> bytes:
     """What is asked. Of the same state of the pool, a moment makes no other question."""
-    timeless = question if isinstance(question, ChangesQuestion) else msgspec.structs.replace(question, now=0)
-    return msgspec.msgpack.encode(timeless)
+    return msgspec.msgpack.encode(msgspec.structs.replace(question, now=0))

@@ -211,16 +211,17 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes], begin: int) -> Reco
         head.known[-1].settings, measured.costs(), measured.own_costs(rows), rows,
     )  # fmt: skip
     for count, text in (
-        (censored, "had not ended when the journal did: censored at the run time they had"),
-        (waiting, "had not started when the journal ended and are left out"),
-        (jobs.unstarted, "ended without having run and are left out"),
-        (jobs.clients, "had no devices, as clients of device runtimes, and are left out"),
-        (sum(row.job in held for row in rows), "were held by their users meanwhile; holds are not simulated"),
+        (censored, "had not ended when the journal did: censored at the run time until then"),
+        (waiting, "had not started when the journal ended and {are} left out"),
+        (jobs.unstarted, "ended without having run and {are} left out"),
+        (jobs.clients, "asked for no devices, only for a device runtime, and {are} left out"),
+        (sum(row.job in held for row in rows), "{were} held meanwhile; holds are not simulated"),
         (sum(bool(row.spec.retries) for row in rows), "may be retried; failures are not simulated"),
         (sum(bool(row.spec.max_duration_us) for row in rows), "had a time limit, which says nothing here"),
     ):
         if count:
-            recording.notes.append(f"{counted(count, 'job')} {text}")
+            words = text.format(are=agreeing(count, "is", "are"), were=agreeing(count, "was", "were"))
+            recording.notes.append(f"{counted(count, 'job')} {words}")
     if again.turns:
         recording.notes.append(
             f"{counted(again.turns, 'turn')} from turn {again.first} on {agreeing(again.turns, 'was', 'were')} decided otherwise "

@@ -104,7 +104,7 @@ Row = tuple[str, "Callable[[Recorded], str]", "Callable[[SimulationResult], floa
 
 def _rows() -> list[Row]:
     return [
-        ("jobs completed", lambda r: f"{r.jobs:,}", lambda s: s.completed, lambda count: f"{count:,.0f}"),
+        ("jobs ended", lambda r: f"{r.jobs:,}", lambda s: s.completed, lambda count: f"{count:,.0f}"),
         ("JCT mean", lambda r: _duration(r.jct_mean_s), lambda s: s.jct_mean_s, _duration),
         ("JCT median", lambda r: _duration(r.jct_median_s), lambda s: s.jct_median_s, _duration),
         ("JCT p99", lambda r: _duration(r.jct_p99_s), lambda s: s.jct_p99_s, _duration),

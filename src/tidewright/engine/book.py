@@ -93,11 +93,11 @@ class Book(ImageCatalog):
         self.withdrawn: dict[int, int] = {}
         """Job to the length of ``out`` when it restarted in this step: its orders before that are of the attempt that is over."""
 
-    def view(self) -> View:
-        """Everything a planner may know, frozen now. Costs microseconds."""
+    def view(self, now: int = 0) -> View:
+        """Everything a planner may know, frozen; as it stands at ``now``, if that is later. Costs microseconds."""
         return View(
-            self.now, self.revision, self.table, self.board, self.specs, self.allocations, self.reservations, self.image_nodes,
-            self.avoided, rates.estimator(self), self.policy_state, self.run_times.sigma, self.tolerances,
+            max(now, self.now), self.revision, self.table, self.board, self.specs, self.allocations, self.reservations,
+            self.image_nodes, self.avoided, rates.estimator(self), self.policy_state, self.run_times.sigma, self.tolerances,
             self.services.reclaims(), self.settings.freeze_kinds,
         )  # fmt: skip
 

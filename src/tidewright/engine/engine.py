@@ -73,9 +73,9 @@ class Engine:
         """Grows by one with every step."""
         return self.book.revision
 
-    def view(self) -> View:
-        """What a planner may know, frozen now."""
-        return self.book.view()
+    def view(self, now: int = 0) -> View:
+        """What a planner may know, frozen; ``now``: the reader's time, if that is later than the book's."""
+        return self.book.view(now)
 
     def enforce(self, settings: EngineSettings) -> None:
         """From the next step on these settings hold. They are no event: the owner of the journal records them beside it."""
@@ -88,6 +88,10 @@ class Engine:
     def replan(self) -> None:
         """The next step asks for a plan, whatever the last plan waits for and whether or not another one is being made."""
         self.book.forced = True
+        self.discard_plan()
+
+    def discard_plan(self) -> None:
+        """The plan that is being made, if one is, is not waited for: a step may ask for another."""
         self.book.planning = False
 
     def due(self) -> int | None:

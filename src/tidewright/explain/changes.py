@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import msgspec
+
+from ..engine import events as ev
 from ..engine.engine import Engine
 from ..engine.requests.amend import amend
 from ..model.cause import Code
-from ..plan.explain import Change, Explanation
+from ..plan.explain import Change
 from ..plan.plan import Planner
 from . import other_jobs, pool_changes
 from .requests import Candidates, amended, candidates
@@ -28,21 +31,10 @@ _SEARCHES: tuple[Callable[[ChangeSearch], Iterator[Change]], ...] = (
 _MILDEST_FIRST = ("request", "tier", "move", "scale", "undrain", "wait", "cancel-waiting", "cancel", "nodes")
 
 
-def smallest_changes(
-    engine: Engine, planner: Planner, found: Explanation, enough: Enough = lambda: False
-) -> tuple[Change, ...]:
-    """The least change of each kind that starts the job of ``found`` now, mildest kind first; one of kind ``none`` where
-    there is none. ``engine`` stays as it is."""
-    return changes_in(engine.snapshot(), planner, found, enough) if found.liftable else ()
-
-
-def changes_in(
-    image: bytes, planner: Planner, found: Explanation, enough: Enough = lambda: False
-) -> tuple[Change, ...]:
-    """The same of the pool of a snapshot."""
-    if not found.liftable:
-        return ()
-    search = ChangeSearch(image, planner, found.job, enough)
+def smallest_changes(image: bytes, planner: Planner, job: int, enough: Enough = lambda: False) -> tuple[Change, ...]:
+    """The least change of each kind that starts a job in the pool of a snapshot, mildest kind first; one of kind ``none``
+    where there is none. For jobs whose limit may be lifted (``Explanation.liftable``)."""
+    search = ChangeSearch(image, planner, job, enough)
     changes = sorted(_changes(search), key=lambda change: _MILDEST_FIRST.index(change.kind))
     return tuple(changes) or (_dead_end(search),)
 
@@ -82,7 +74,8 @@ def _least(search: ChangeSearch, group: Candidates) -> Iterator[Change]:
             return
         change = group.change(value)
         if _works(search, change) and _starts_amended(search, change):
-            yield change
+            scaled = change.devices and search.starts_after(ev.Scale(search.job, change.devices, "explain"))
+            yield msgspec.structs.replace(change, flag="") if scaled else change
             return
 
 

@@ -3,7 +3,7 @@ while they wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from .trial import settle, starts
 
 _ENDS = 256
 """Jobs whose ends are waited for at most."""
+_UNENDING = ("service", "runtime")
+"""Kinds of jobs that do not end by themselves: no use to wait for."""
 _MIGRATED = 64
 """Running jobs that are looked at for moves, those whose pause costs least."""
 
@@ -98,21 +100,23 @@ def waiting(search: ChangeSearch) -> Iterator[Change]:
 
 
 def ends(search: ChangeSearch) -> Iterator[Change]:
-    """Of the jobs without any one of which it starts: the one that ends first, and the one that loses least. Where no single
-    end is enough, the fewest that have to be waited for."""
-    book, found = search.book, _ends(search.scratch)
-    if not found:
+    """Of the jobs whose end starts it, the one that ends first; of those that start it by being cancelled, the one that loses
+    least: jobs that depend on one start after either, or after one of the two. Where no single end is enough, the fewest that
+    have to be waited for."""
+    book, held = search.book, _ends(search.scratch)
+    if not held:
         return
-    search.look("wait", "cancel")
-    few = search.few and len(found) <= SINGLES  # then also those whose end would only make preempting others enough
-    room = [job for job in found if few or search.room_without((job,))]
+    found = {job: at for job, at in held.items() if book.specs[job].kind not in _UNENDING}
+    search.look(*(["wait"] if found else []), "cancel")
+    few = search.few and len(held) <= SINGLES  # then also those whose end would only make preempting others enough
+    room = [job for job in held if few or search.room_without((job,))]
     singles = room[:SINGLES]
     worth = search.few or len(singles) < 2 or search.starts_without(singles)
-    tried: dict[int, bool] = {}
-    soonest = _first(search, room, tried) if worth else None
+    soonest = _first(search, [job for job in room if job in found], search.starts_once_ended) if worth else None
     if soonest is not None:
         yield _after((soonest,), found[soonest] - book.now)
-    cheapest = _first(search, sorted(room, key=lambda job: (*_loses(book, job), job)), tried) if worth else None
+    least = sorted(room, key=lambda job: (*_loses(book, job), job))
+    cheapest = _first(search, least, search.starts_without) if worth else None
     if cheapest is not None:
         spec = book.specs[cheapest]
         yield Change("cancel", Code.CANCEL_JOB(cheapest, spec.tier, spec.devices), "", jobs=(cheapest,))
@@ -120,14 +124,12 @@ def ends(search: ChangeSearch) -> Iterator[Change]:
         yield from _several_ends(search, found, few)
 
 
-def _first(search: ChangeSearch, order: Sequence[int], tried: dict[int, bool]) -> int | None:
-    """The first job without which it starts; None where there is none among the first ones, or time is up."""
+def _first(search: ChangeSearch, order: Sequence[int], starts: Callable[[Sequence[int]], bool]) -> int | None:
+    """The first job that alone is enough; None where there is none among the first ones, or time is up."""
     for job in order[: search.tries]:
-        if job not in tried:
-            if search.enough():
-                return None
-            tried[job] = search.starts_without((job,))
-        if tried[job]:
+        if search.enough():
+            return None
+        if starts((job,)):
             return job
     return None
 
@@ -141,14 +143,14 @@ def _several_ends(search: ChangeSearch, found: dict[int, int], few: bool) -> Ite
         return
     count = _by_steps(search, order, low) if search.few else _by_halving(search, order, low)
     if count:
-        jobs = search.needed(order[:count], search.starts_without) if count <= TOGETHER else tuple(order[:count])
+        jobs = search.needed(order[:count], search.starts_once_ended) if count <= TOGETHER else tuple(order[:count])
         yield _after(jobs, found[jobs[-1]] - search.book.now)
 
 
 def _by_steps(search: ChangeSearch, order: Sequence[int], low: int) -> int:
     """The first ``low`` or more that are enough, tried in growing steps; 0: there are none."""
     while low <= len(order) and not search.enough():
-        if search.starts_without(order[:low]):
+        if search.starts_once_ended(order[:low]):
             return low
         low += max(1, low // 4)
     return 0
@@ -157,11 +159,11 @@ def _by_steps(search: ChangeSearch, order: Sequence[int], low: int) -> int:
 def _by_halving(search: ChangeSearch, order: Sequence[int], low: int) -> int:
     """The same where trials are dear: all first, then by halving for as long as time allows."""
     high = len(order)
-    if not search.starts_without(order):
+    if not search.starts_once_ended(order):
         return 0
     while low < high and not search.enough():
         middle = (low + high) // 2
-        low, high = (low, middle) if search.starts_without(order[:middle]) else (middle + 1, high)
+        low, high = (low, middle) if search.starts_once_ended(order[:middle]) else (middle + 1, high)
     return high
 
 
@@ -172,14 +174,15 @@ def _after(jobs: tuple[int, ...], within_us: int) -> Change:
 
 
 def _ends(engine: Engine) -> dict[int, int]:
-    """Jobs with devices to when they are expected to end, absolute microseconds, the first one first."""
+    """Jobs with devices of their own to when they are expected to end, absolute microseconds, the first one first."""
     view = engine.view()
     jobs = view.jobs
     rows = np.flatnonzero(jobs.active)
     rate = np.where(jobs.rate[rows] > 0, jobs.rate[rows], FULL_RATE)
     found = view.now + (remaining_us(jobs)[rows] * (FULL_RATE / rate)).astype(np.int64)
     order = np.lexsort((jobs.id[rows], found))
-    return dict(zip(jobs.id[rows[order]].tolist(), found[order].tolist(), strict=True))
+    ends = zip(jobs.id[rows[order]].tolist(), found[order].tolist(), strict=True)
+    return {job: at for job, at in ends if job in view.allocations}
 
 
 def _loses(book: Book, job: int) -> tuple[int, int]:

@@ -10,18 +10,19 @@ from msgspec import Struct
 from ..engine.engine import Engine
 from ..engine.events import Tick
 from ..model.job import JobSpec
-from ..plan.explain import Change, Explanation, Forecast, Rehearsal
+from ..plan.explain import Change, Forecast, Rehearsal
 from ..plan.plan import Planner
-from .changes import changes_in
+from .changes import smallest_changes
 from .forecast import forecast
 from .rehearsal import rehearse
 from .trial import Enough
 
 
 class ChangesQuestion(Struct, frozen=True, tag="changes"):
-    """The least changes that start a job."""
+    """The least changes that start a job, as in a ``ForecastQuestion``."""
 
-    found: Explanation
+    job: int
+    now: int = 0
 
 
 class ForecastQuestion(Struct, frozen=True, tag="forecast"):
@@ -54,7 +55,7 @@ def answer(image: bytes, planner: Planner, question: Question, enough: Enough) -
     if isinstance(question, ForecastQuestion):
         return forecast(image_at(image, question.now), planner, question.jobs, enough)
     if isinstance(question, ChangesQuestion):
-        return changes_in(image, planner, question.found, enough)
+        return smallest_changes(image_at(image, question.now), planner, question.job, enough)
     return rehearse(Engine.restore(image_at(image, question.now)), planner, question.specs, enough)
 
 

@@ -15,7 +15,7 @@ from ..engine.engine import Engine
 from ..engine.requests.amend import aside
 from ..placement.find import place
 from ..plan.plan import Planner
-from .trial import Enough, planned, settle
+from .trial import Enough, planned, settle, starts
 
 SINGLES = 24
 """Candidates of one kind that are tried each alone at most."""
@@ -70,8 +70,15 @@ class ChangeSearch:
         return settle(fork, self.planner, list(events), self.job)
 
     def starts_without(self, jobs: Sequence[int]) -> bool:
-        """Whether the job starts once others have ended."""
-        return self.starts_after(*(_end(self.book, job) for job in jobs))
+        """Whether the job starts once others are cancelled: those that run are stopped before the next plan is made."""
+        fork = Engine.restore(self.image)
+        fork.discard_plan()
+        cancels: list[ev.Event] = [ev.Cancel(job) for job in jobs]
+        return settle(fork, self.planner, cancels, self.job) or starts(fork, self.planner, self.job)
+
+    def starts_once_ended(self, jobs: Sequence[int]) -> bool:
+        """Whether the job starts once others, which have devices, have ended as they should."""
+        return self.starts_after(*(ev.Exited(job, self.book.jobs[job].attempt, 0) for job in jobs))
 
     def planned_without(self, waiting: Sequence[int]) -> bool:
         """Whether one plan starts the job where these waiting jobs are left out: cheaper than a fork."""
@@ -114,8 +121,3 @@ class ChangeSearch:
             if rest and starts(rest):
                 needed = rest
         return tuple(needed)
-
-
-def _end(book: Book, job: int) -> ev.Event:
-    """What ends a job, wherever it is."""
-    return ev.Exited(job, book.jobs[job].attempt, 0) if job in book.allocations else ev.Cancel(job)

@@ -6,8 +6,8 @@ import msgspec
 
 from ..engine.book import Book
 from ..engine.engine import Engine
+from ..engine.requests import hold
 from ..engine.requests.amend import WAITING
-from ..engine.requests.hold import outlook
 from ..model.cause import Cause, Code, given, reported
 from ..model.job import State
 from ..model.node import Allocation, device_count
@@ -30,9 +30,10 @@ def limit_of(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explan
     state = book.state(job)
     history = tuple(book.jobs[job].history)
     if state not in WAITING:
-        why = outlook(book, job, now) or _stopping(book, job) or Code.STATE_IS(state.word)
+        why = hold.outlook(book, job, now) or _stopping(book, job) or Code.STATE_IS(state.word)
         return Explanation(job=job, state=state.word, waiting=False, why=why, history=history)
-    ahead = Ahead() if book.jobs[job].runtime_job else ahead_of(engine.view(), planner, job)
+    queued = state is not State.HELD and not book.jobs[job].runtime_job
+    ahead = ahead_of(engine.view(now), planner, job) if queued else Ahead()
     blocked = _binding(engine, planner, job, state, ahead, now)
     away = out_of_service(book, int(book.table.kinds[book.table.row[job]])) if blocked.reason.of_the_pool else ()
     if away:
@@ -56,7 +57,7 @@ def _stopping(book: Book, job: int) -> Cause | None:
 def _binding(engine: Engine, planner: Planner, job: int, state: State, ahead: Ahead, now: int) -> Blocked:
     """The limit that binds."""
     book = engine.book
-    held = book.hold_reason(job, now)
+    held = hold.limit(book, job, now)
     if state is State.HELD and held is not None:
         return Blocked(job, held[0], held[1])
     if job in book.reservations:
@@ -65,7 +66,7 @@ def _binding(engine: Engine, planner: Planner, job: int, state: State, ahead: Ah
         return Blocked(job, Reason.DEVICES_RESERVED, why, holders=occupants)
     if not book.board.nodes_with(int(book.table.kinds[book.table.row[job]]), 0):
         return Blocked(job, Reason.NODES_DOWN, _outage(book), need=book.specs[job].floor)
-    plan = planner.plan(engine.view())
+    plan = planner.plan(engine.view(now))
     if starts_in(plan, job):
         return Blocked(job, Reason.PLANNING, Code.NEXT_PLAN_STARTS())
     return _as_planned(book, plan, job, ahead)

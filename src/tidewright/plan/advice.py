@@ -94,6 +94,8 @@ CONSEQUENCE: dict[Reason, str] = {
 """What happens next to a job that waits."""
 CONSEQUENCE_OF_HOLD = "waits; released by tide release"
 """The same where it is kept from starting, not suspended (``Reason.USER_HOLD`` too)."""
+CONSEQUENCE_OF_BOTH = "waits; released when the named jobs have ended as asked and its hold is over"
+"""The same of a job that waits for others (``Reason.DEPENDENCY``) and is held by its user besides."""
 
 REASON_REMEDY: dict[Reason, str] = {
     Reason.DEVICES_RESERVED: "see when it starts: tide eta {job}",
@@ -106,6 +108,12 @@ REASON_REMEDY: dict[Reason, str] = {
     Reason.PLANNING: "ask again: tide why {job}",
 }
 """What to do next about a limit that no change of requests, jobs or nodes lifts."""
+
+STANDINGS = {
+    "pressing": "it presses", "brief-pressing": "brief, and it presses", "open": "it does not press yet",
+    "late": "its promise is broken", "brief": "brief",
+}  # fmt: skip
+"""How a job's promise stands, by which ``sla`` serves it."""
 
 KINDS_OF_CHANGE = {
     "request": "a smaller or wider request", "tier": "a higher tier", "move": "other jobs moved",

@@ -24,7 +24,8 @@ class DeviceHolder(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True, omit_defaults=True):
-    """One change that would start the job now. ``flag``: the option of the request that makes it; empty for other kinds.
+    """One change that would start the job now. ``flag``: the option that makes it and with which the job was
+    to be submitted, or that ``tide update`` takes; empty where the job itself can be scaled, and for other kinds.
 
     Of a changed request ``devices``, ``device_types``, ``gpu_memory``, ``gpu_milli``, ``gpu_share``, ``cpus_milli``,
     ``memory``, ``tier`` and ``placement`` are fields of the job's spec and their new values. ``jobs``: those that end, are

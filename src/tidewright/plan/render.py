@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..base.units import counted, format_bytes, format_duration
 from ..model.cause import Arg, Cause, Code
-from .advice import KINDS_OF_CHANGE, REMEDIES
+from .advice import KINDS_OF_CHANGE, REMEDIES, STANDINGS
 from .sentences import SENTENCES
 
 
@@ -114,6 +114,7 @@ KINDS: dict[str, ArgumentKind] = {
     "fraction": ArgumentKind(int, lambda milli: f"{milli / 1000:.2f}"),
     "devices": ArgumentKind(int, lambda number: counted(number, "device")),
     "sizes": ArgumentKind(tuple, lambda sizes: f"{_names(sizes)} device{'s' * (sizes != (1,))}"),
+    "standing": ArgumentKind(str, lambda standing: STANDINGS.get(standing, standing)),
     "kinds_of_change": ArgumentKind(tuple, _kinds_of_change),
     "free": ArgumentKind(int, lambda number: f"{number} {'is' if number == 1 else 'are'} free"),
     "waiters": ArgumentKind(int, _waiters),

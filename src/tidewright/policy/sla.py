@@ -57,6 +57,11 @@ _GROW_GAIN = 5
 # Plain numbers: comparing a column with a member of an enum costs more than the comparison.
 _STANDARD, _PRESSING, _PREMIUM_LATE = int(Class.STANDARD), int(Class.PRESSING), int(Class.PREMIUM_LATE)
 _RUNNING, _PREMIUM, _BASIC_TIER = int(State.RUNNING), int(Tier.PREMIUM), int(Tier.BASIC)
+_STANDING = {
+    Class.PREMIUM_PRESSING: "pressing", Class.PREMIUM: "open", Class.PRESSING: "pressing", Class.PREMIUM_LATE: "late",
+    Class.STANDARD: "open", Class.STANDARD_LATE: "late",
+}  # fmt: skip
+"""By class: how the promise of a row of it stands (``plan.advice.STANDINGS``)."""
 _KEPT = np.array([one not in (Class.PREMIUM_LATE, Class.STANDARD_LATE, Class.BASIC) for one in Class])
 """By class: the promise can be kept."""
 
@@ -125,7 +130,7 @@ class Sla:
                 Code.AHEAD_BY_WAIT, np.where(late, jobs.wait_since, view.now + 1),
                 lambda row: Code.HAS_WAITED(int(view.now - jobs.wait_since[row])),
             ),
-            OrderTerm(Code.AHEAD_BY_PROMISE, judged.cls, lambda row: _why(view, judged, 0, row)),
+            OrderTerm(Code.AHEAD_BY_PROMISE, judged.cls, lambda row: _standing(view, judged, row)),
             OrderTerm(
                 Code.AHEAD_BY_WEIGHTED_WORK, judged.key, lambda row: Code.WEIGHTED_WORK_LEFT(int(work[row]))
             ),
@@ -262,3 +267,13 @@ def _why(view: View, judged: Promise, max_wait_us: int, row: int) -> Cause:
     if jobs.deadline[row] and cls == Class.PRESSING:
         return Code.DEADLINE_NEAR(tier, slack)
     return Code.SLACK_SPENT(tier, -slack) if slack < 0 else Code.SLACK_LEFT(tier, slack)
+
+
+def _standing(view: View, judged: Promise, row: int) -> Cause:
+    """What puts a row into its class: rows with the same slack may differ in it."""
+    why, cls, tier = _why(view, judged, 0, row), Class(judged.cls.item(row)), int(view.jobs.tier[row])
+    if tier == _BASIC_TIER and cls == Class.STANDARD:
+        return Code.SERVED_AS(why, "brief")
+    if tier != _PREMIUM and cls == Class.PREMIUM:
+        return Code.SERVED_AS(why, "brief-pressing")
+    return Code.SERVED_AS(why, _STANDING[cls]) if cls in _STANDING else why

@@ -23,7 +23,11 @@ _SAMPLES = 5
 def explain(engine: Engine, planner: Planner, job: int, now: int = 0) -> Explanation:
     """The limit of a job with the least changes that lift it, as ``tide why`` shows them together."""
     found = limit_of(engine, planner, job, now)
-    return msgspec.structs.replace(found, changes=smallest_changes(engine, planner, found))
+    return msgspec.structs.replace(found, changes=_changes(engine.snapshot(), planner, found, now))
+
+
+def _changes(image: bytes, planner: Planner, found: Explanation, now: int) -> tuple[Change, ...]:
+    return smallest_changes(image_at(image, now), planner, found.job) if found.liftable else ()
 
 
 class ThreadExplainer:
@@ -37,11 +41,11 @@ class ThreadExplainer:
         """As the process does."""
         return limit_of(engine, self._planner, job, now)
 
-    async def changes(self, engine: Engine, found: Explanation) -> tuple[Change, ...]:
+    async def changes(self, engine: Engine, found: Explanation, now: int = 0) -> tuple[Change, ...]:
         """As the process does."""
         image = engine.snapshot()
         async with self._one:
-            return await asyncio.to_thread(lambda: smallest_changes(Engine.restore(image), self._planner, found))
+            return await asyncio.to_thread(_changes, image, self._planner, found, now)
 
     async def forecast(self, engine: Engine, jobs: Sequence[int], now: int = 0) -> tuple[Forecast, ...]:
         """As the process does, with fewer futures."""

@@ -82,7 +82,7 @@ class Holder(Struct, frozen=True):
 
 class ChangeView(Struct, frozen=True):
     """A change that would start a waiting job now. ``kind``: request, tier, move, scale, undrain, wait, cancel-waiting, cancel
-    or nodes; ``type``: what to type for it, an option of the request or whole commands; empty where nothing can be typed."""
+    or nodes; ``type``: the commands to type for it; empty where there are none, as for a request that cannot be changed."""
 
     kind: str
     text: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ...model.cause import Cause, Code
 from ...model.job import Level, State
 from ...model.job_record import HoldRetry, JobRecord
+from ...plan.reasons import Reason
 from .. import events as ev
 from .. import images
 from ..apply_plan import unsuspendable
@@ -24,6 +25,14 @@ WITH_DEVICES = frozenset({State.STARTING, State.RUNNING, State.SUSPENDING, State
 def because(record: JobRecord) -> Cause:
     """Why a job is held that its user holds."""
     return Code.HELD_BY(record.held_by) if record.held_by else _HELD_BY_USER
+
+
+def limit(book: Book, job: int, now: int) -> tuple[Reason, Cause] | None:
+    """Why a job that is HELD is held, at the reader's time: a user's hold is named beside the jobs that it waits for."""
+    found, record = book.hold_reason(job, now), book.jobs[job]
+    if found is None or found[0] is not Reason.DEPENDENCY or record.user_hold is None:
+        return found
+    return Reason.DEPENDENCY, Code.ALSO_HELD(found[1], because(record))
 
 
 def refusal(book: Book, job: int, until: int) -> Cause | None:

@@ -20,7 +20,7 @@ class Explainer(Protocol):
         """Why a job is where it is, from the engine itself and at once. Raises KeyError for a job not in its book."""
         ...
 
-    async def changes(self, engine: Engine, found: Explanation) -> tuple[Change, ...]:
+    async def changes(self, engine: Engine, found: Explanation, now: int = 0) -> tuple[Change, ...]:
         """The least changes that would start the job of ``found``."""
         ...
 

@@ -127,7 +127,7 @@ class Routes(JobChangeRoutes):
         found = explainer.limit(engine, job, now)
         searched = flag(request, "changes", True) and found.liftable
         if searched:
-            found = replace(found, changes=await explainer.changes(engine, found))
+            found = replace(found, changes=await explainer.changes(engine, found, now))
         answer = why_live(view, found, now, searched, lambda each: typed(self._book, each))
         return self._answer(replace(answer, array=selected.array if selected.many else 0, waiting=waiting))
 

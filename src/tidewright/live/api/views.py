@@ -17,7 +17,7 @@ from ...engine.commands import Ended
 from ...engine.ledger import held_milli_us, promised_us
 from ...engine.periodic import interval_us
 from ...engine.rates import declared, in_force
-from ...engine.requests.hold import outlook
+from ...engine.requests.hold import limit, outlook
 from ...model.array_record import array_key
 from ...model.cause import Cause, Code, reported
 from ...model.job import TIER_TARGET, ArrayMember, JobSpec, Level, State, share_of
@@ -171,7 +171,7 @@ def almost_ended(ended: Ended, full: bool = False) -> api.JobView:
 def _why(book: Book, job: int, history: list[tuple[int, str, Cause]], now: int) -> tuple[str, Cause | None]:
     """(binding limit, why) for a waiting job, else ("", the last thing that happened)."""
     state = book.state(job)
-    held = book.hold_reason(job, now) if state is State.HELD else None
+    held = limit(book, job, now) if state is State.HELD else None
     if held is not None:
         return held[0].value, held[1]
     last = history[-1][2] if history else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...model.cause import Code
+from ...model.cause import Arg, Cause, Code
 from ...model.job import JobSpec
-from ...plan.advice import CONSEQUENCE_OF_HOLD, REASON_REMEDY
+from ...plan.advice import CONSEQUENCE_OF_BOTH, CONSEQUENCE_OF_HOLD, REASON_REMEDY
 from ...plan.explain import Change, Explanation, Forecast, Interval, Rehearsal
 from ...plan.reasons import Reason
 from ...plan.render import remedy, render
@@ -31,7 +31,7 @@ def why_live(
         reason=found.reason.value if found.reason else "", consequence=_consequence(job, found, now),
         need=found.need, free=found.free, holders=holders, ahead=found.ahead, order=tuple(map(cause_view, found.order)),
         first_ahead=cause_view_or_none(found.first_ahead), change=_words(changes[0]) if changes else "",
-        change_cause=cause_view(change.what) if change else None, changes=changes, searched=searched, story=job.story, now=now,
+        change_cause=cause_view(_what(change)) if change else None, changes=changes, searched=searched, story=job.story, now=now,
         dead_end=cause_view_or_none(dead_end), remedy=_remedy(typed(job.id), found),
     )  # fmt: skip
 
@@ -40,15 +40,25 @@ def _remedy(job: str, found: Explanation) -> str:
     """What to do next where no change is offered."""
     if found.dead_end is not None:
         return remedy(found.dead_end)
+    if found.why is not None and found.why.code is Code.ALSO_HELD:
+        return _release(job, found.why.args[1])
     if found.why is not None and found.why.code is Code.HELD_BY:
-        return f"release it: tide release {job}"
+        return _release(job, found.why)
     return REASON_REMEDY.get(found.reason, "").format(job=job) if found.reason is not None else ""
+
+
+def _release(job: str, hold: Arg) -> str:
+    """How a user's hold is ended."""
+    kept = isinstance(hold, Cause) and hold.code is Code.HELD_BY
+    return f"release it: tide release {job}" if kept else REASON_REMEDY[Reason.USER_HOLD].format(job=job)
 
 
 def _consequence(job: api.JobView, found: Explanation, now: int) -> str:
     """What happens next; a suspension for a set time ends by itself."""
     if found.why is not None and found.why.code is Code.HELD_BY:
         return CONSEQUENCE_OF_HOLD
+    if found.why is not None and found.why.code is Code.ALSO_HELD:
+        return CONSEQUENCE_OF_BOTH
     if found.reason is Reason.USER_HOLD and job.held_until:
         return render(Code.RELEASED_IN(max(0, job.held_until - now)))
     return found.consequence
@@ -60,11 +70,19 @@ def _words(change: api.ChangeView) -> str:
 
 def _change(change: Change, own: str, typed: Callable[[int], str]) -> api.ChangeView:
     todo = _typed(change, own, typed)
-    return api.ChangeView(change.kind, render(change.what), cause_view(change.what), todo, change.jobs)
+    what = _what(change)
+    return api.ChangeView(change.kind, render(what), cause_view(what), todo, change.jobs)
+
+
+def _what(change: Change) -> Cause:
+    """What changes. Of a request that stays as it was submitted that is history: submitted anew, the job would lose its place."""
+    return Code.HAD_IT_ASKED(change.what, change.flag) if change.kind == "request" and change.flag else change.what
 
 
 def _typed(change: Change, own: str, typed: Callable[[int], str]) -> str:
     """What to type for it, for the sake of the job called ``own``."""
+    if change.kind == "request":
+        return "" if change.flag else f"tide scale {own} {change.devices}"
     if change.kind == "tier":
         return f"tide update {own} {change.flag}"
     if change.kind in ("cancel", "cancel-waiting"):
@@ -77,7 +95,7 @@ def _typed(change: Change, own: str, typed: Callable[[int], str]) -> str:
         return "; ".join(
             f"tide migrate {typed(job)} --to {node}" for job, node in zip(change.jobs, change.nodes, strict=True)
         )
-    return change.flag
+    return ""
 
 
 def eta_view(
