@@ -16,7 +16,7 @@ from ..model.job import State
 from ..plan.explain import Forecast, Interval
 from ..plan.plan import Planner
 from .ahead import ahead_of
-from .draws import UNENDING_US, arrivals, duration_basis, total_us
+from .draws import UNENDING_US, arrivals, duration_basis, total_us, unending
 from .forward import ForwardRun, learnt_costs
 from .trial import Enough
 
@@ -151,7 +151,7 @@ def _left_for(book: Book, job: int, share: float) -> float:
     kinds = int(book.table.kinds[book.table.row[job]])
     layout = book.board.layout
     sizes = zip(layout.node_size, layout.node_kind, strict=True)
-    served = sum(_devices(book, other) for other in book.allocations if book.specs[other].service)
+    served = sum(_devices(book, other) for other in book.allocations if unending(book.specs[other]))
     up = [size for at, (size, kind) in enumerate(sizes) if kinds >> kind & 1 and book.board.up >> at & 1]
     capacity = max((sum(up) - served) * _UTILISATION, 1.0)
     coming = sum(one.ran_us * one.devices for one in book.run_times.recent)
@@ -160,7 +160,7 @@ def _left_for(book: Book, job: int, share: float) -> float:
 
 
 def _work(book: Book, job: int, dice: Random) -> float:
-    if book.specs[job].service:  # has its devices for good: they are no part of the pool's capacity
+    if unending(book.specs[job]):  # has its devices for good: they are no part of the pool's capacity
         return 0.0
     done = book.table.ideal.item(book.table.row[job])
     return float(total_us(book.run_times, book.specs[job], done, dice) - done) * _devices(book, job)
