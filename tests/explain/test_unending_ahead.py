@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from tidewright.base.units import MINUTE, SECOND
+import pytest
+
+from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.engine import commands as co
+from tidewright.engine import events as ev
 from tidewright.explain.forecast import forecast
+from tidewright.model.cause import Code
+from tidewright.model.job import Dependency, State
 from tidewright.plan.explain import Forecast, Interval
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
@@ -29,3 +35,48 @@ def test_a_device_runtime_runs_on() -> None:
     ends, starts = ask(busy, runtime, waits)
     assert ends.end == LATER_THAN_LOOKED_AT
     assert starts.start == LATER_THAN_LOOKED_AT
+
+
+def stopping(busy: Worldlet, event: ev.Event) -> None:
+    """Tell it to stop a job that ignores SIGTERM."""
+    busy.answers[co.StopRanks] = lambda command: None
+    busy.tell(event)
+
+
+def test_a_job_that_is_stopped_ends_at_once_or_when_its_grace_is_over() -> None:
+    busy = pool()
+    stubborn = busy.submit(1, grace_us=30 * SECOND)
+    after = busy.submit(1, after=(Dependency("afterany", stubborn),))
+    stopping(busy, ev.Cancel(stubborn))
+    (found,) = ask(busy, after)
+    assert found.start is not None
+    assert found.start.low - busy.now < 5 * SECOND < 30 * SECOND <= found.start.high - busy.now < 35 * SECOND
+    busy.later(25 * SECOND)
+    (found,) = ask(busy, after)
+    assert found.start is not None and 5 * SECOND <= found.start.high - busy.now < 10 * SECOND
+
+
+def test_a_requeued_job_starts_again() -> None:
+    busy = pool()
+    again = busy.submit(1, expected_us=MINUTE)
+    stopping(busy, ev.Requeue(again, "r"))
+    assert busy.state(again) is State.STOPPING
+    (found,) = ask(busy, again)
+    assert found.why is None
+    assert found.start is not None and 0 < found.start.low - busy.now <= found.start.high - busy.now < MINUTE
+    assert found.end is not None and found.end.low > found.start.low
+
+
+def test_a_job_that_is_suspended_for_another_starts_again_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidewright.explain.forecast._END_TURNS", 0)
+    busy = pool(policy="sla")
+    yields = busy.submit(4, tier="basic", expected_us=3 * HOUR, placement="any")
+    busy.later(10 * MINUTE)
+    busy.answers[co.SuspendRanks] = lambda command: None
+    busy.submit(4, tier="premium", expected_us=HOUR, placement="any")
+    assert busy.state(yields) is State.SUSPENDING
+    (found,) = ask(busy, yields)
+    assert found.start is not None and found.start.middle - busy.now > 10 * MINUTE
+    busy.tell(ev.Hold(yields, "h"))
+    (found,) = ask(busy, yields)
+    assert found.why == Code.HELD_BY_USER()

@@ -38,6 +38,10 @@ _LEAST_SHARE = 0.1
 """Of the pool's device-time is left for the jobs ahead at least, whatever arrives."""
 
 
+_RUNNING = (State.STARTING, State.RUNNING, State.RESUMING)
+"""States of jobs that have started; those that are on their way out start again, if at all."""
+
+
 class _Futures(Struct):
     """Starts and ends seen so far, by job; -1: not within the time looked at."""
 
@@ -67,7 +71,7 @@ def forecast(
         if job in held:
             found.append(Forecast(job=job, why=held[job]))
             continue
-        running = book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
+        running = book.state(job) in _RUNNING
         if futures.ends[job]:
             found.append(_simulated(book, job, None if running else futures.starts[job], futures.ends[job]))
         else:
@@ -86,10 +90,10 @@ def _simulated(book: Book, job: int, starts: list[int] | None, ends: list[int]) 
 def _follow(run: ForwardRun, futures: _Futures, enough: Enough) -> bool:
     """One future; false when it could not be followed for long enough."""
     jobs, horizon, has = list(futures.starts), run.now + _HORIZON_US, run.started
-    with_devices = {job: True for job in jobs if run.engine.book.jobs[job].allocation is not None}
+    running = {job: True for job in jobs if run.engine.book.state(job) in _RUNNING}
 
     def all_started() -> bool:
-        return all(job in has or job in with_devices or job in run.ended for job in jobs)
+        return all(job in has or job in running or job in run.ended for job in jobs)
 
     if not run.run(all_started, horizon, lambda: run.turns > _TURNS or enough()):
         return False
@@ -97,7 +101,7 @@ def _follow(run: ForwardRun, futures: _Futures, enough: Enough) -> bool:
     run.run(lambda: all(job in run.ended for job in jobs), horizon, lambda: run.turns > turns or enough())
     for job in jobs:
         futures.starts[job].append(has.get(job, run.ended.get(job, -1)))
-        futures.ends[job].append(run.end_of(job) if job in run.ended or job in has or job in with_devices else -1)
+        futures.ends[job].append(run.end_of(job) if job in run.ended or job in has or job in running else -1)
     return True
 
 
@@ -111,11 +115,12 @@ def interval(times: Sequence[int]) -> Interval:
 
 def _held(book: Book, job: int) -> Cause | None:
     """Why a job does not start by itself, whatever becomes free."""
-    ending = book.jobs[job].ending
-    if book.state(job) is State.STOPPING and ending is not None:
-        return ending.why
-    held = book.hold_reason(job, book.now) if book.state(job) is State.HELD else None
-    return held[1] if held is not None and book.jobs[job].user_hold == 0 else None
+    record, state = book.jobs[job], book.state(job)
+    if state is State.STOPPING and record.ending is not None and record.ending.state != State.QUEUED:
+        return record.ending.why
+    if state in (State.HELD, State.SUSPENDING, State.STOPPING) and record.user_hold == 0:
+        return book.services.held_because(record.spec.service, job, record.held_by)[1]
+    return None
 
 
 # -- queues that are too long -----------------------------------------------------------------------------------------------

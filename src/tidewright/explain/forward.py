@@ -30,7 +30,7 @@ from .draws import UNENDING_US, Arrival, total_us
 from .trial import Enough
 
 _STOP_US = 1 * SECOND
-"""How long a job takes to end that is being stopped."""
+"""How long a job takes to end on SIGTERM that does not ignore it."""
 _PREFIX = "forecast."
 """Of the ids of submissions to come."""
 
@@ -156,10 +156,10 @@ def _populate(book: Book, world: SimulatedWorld, dice: Random) -> None:
         truth.done, truth.attempt, truth.allocation = done, record.attempt, record.allocation or ()
         truth.images = {image.serial: image.ideal_us for image in record.images}
         world.jobs[job] = truth
-        _go_on(book, world, job, record, truth)
+        _go_on(book, world, job, record, truth, dice)
 
 
-def _go_on(book: Book, world: SimulatedWorld, job: int, record: JobRecord, truth: Truth) -> None:
+def _go_on(book: Book, world: SimulatedWorld, job: int, record: JobRecord, truth: Truth, dice: Random) -> None:
     """What is under way for a job, and what comes of it."""
     now, state, attempt = book.now, State(record.state), record.attempt
     if state is State.STARTING:
@@ -182,7 +182,14 @@ def _go_on(book: Book, world: SimulatedWorld, job: int, record: JobRecord, truth
         truth.durable = truth.done if gone else 0
         world.agenda.put(now + takes, answer, job, truth.epoch)
     elif state is State.STOPPING:
-        world.agenda.put(now + _STOP_US, ev.Exited(job, attempt, SIGTERM_CODE), job, truth.epoch)
+        takes = _stop_us(record, now, dice)
+        world.agenda.put(now + takes, ev.Exited(job, attempt, SIGTERM_CODE), job, truth.epoch)
+
+
+def _stop_us(record: JobRecord, now: int, dice: Random) -> int:
+    """How long a job still takes to end that is being stopped: it ends on SIGTERM, or is killed once its grace is over."""
+    since = next((at for at, label, _ in reversed(record.history) if label == State.STOPPING.name), now)
+    return dice.choice((_STOP_US, max(since + record.spec.grace_us - now, _STOP_US)))
 
 
 _PAIRS = {
