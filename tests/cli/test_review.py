@@ -13,7 +13,7 @@ from tidewright.cli.pool.doctor import _kept
 from tidewright.live.journal.doctor import Report
 from tidewright.wire import api
 
-from .stub import Terminal
+from .stub import NOW, Terminal
 
 
 @pytest.mark.parametrize("searched", [True, False])
@@ -50,6 +50,25 @@ def test_eta_without_a_start_says_what_to_do_next(tide: Terminal, changed: dict[
     said = tide("eta", "later")
     assert text in said.err if text else "tide" not in said.err
     assert len(said.out.splitlines()) > 1
+
+
+def test_eta_says_when_a_job_would_be_cancelled_instead(tide: Terminal) -> None:
+    at = NOW + 10 * 60_000_000
+    some = replace(
+        tide.stub.eta("later"),
+        cancelled=api.TimeInterval(at, at, at),
+        cancelled_in=5,
+        why="job 17 can no longer succeed",
+    )
+    tide.stub.eta = lambda ref: some  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert "in 12m00s (8m00s to 25m00s)" in said.out
+    assert "would be cancelled  in 5 of 20 futures, in 10m00s: job 17 can no longer succeed" in said.out
+    every = replace(some, cancelled_in=20, starts=None, ends=None)
+    tide.stub.eta = lambda ref: every  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert said.out.splitlines()[1:] == ["  would be cancelled  in 10m00s: job 17 can no longer succeed"]
+    assert "tide why 18" in said.err
 
 
 def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:

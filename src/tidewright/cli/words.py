@@ -133,10 +133,10 @@ def calibration(found: CalibrationView | None) -> str:
 
 def eta(view: EtaView) -> list[tuple[str, str]]:
     """Names and values of a forecast, for a list of facts."""
-    return [
-        (
-            "starts",
-            interval(view.starts, view.now) or (f"not by itself: {view.why}" if view.why and not view.ends else ""),
-        ),
-        ("ends", interval(view.ends, view.now)),
-    ]
+    held = f"not by itself: {view.why}" if view.why and not view.ends and not view.cancelled else ""
+    facts = [("starts", interval(view.starts, view.now) or held), ("ends", interval(view.ends, view.now))]
+    if view.cancelled is not None:
+        some = f"in {view.cancelled_in} of {counted(view.samples, 'future')}, "
+        when = interval(view.cancelled, view.now)
+        facts.append(("would be cancelled", f"{some if view.cancelled_in < view.samples else ''}{when}: {view.why}"))
+    return facts

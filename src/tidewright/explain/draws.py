@@ -39,7 +39,7 @@ class DurationBasis(NamedTuple):
 
 
 def duration_basis(history: RunTimeHistory, spec: JobSpec) -> DurationBasis:
-    """What ``total_us`` goes by for a job of which nothing is known but its spec."""
+    """What ``work_us`` goes by for a job of which nothing is known but its spec."""
     if spec.expected_us:
         return DurationBasis("estimates", history.ended)
     similar = history.similar(spec)
@@ -53,15 +53,20 @@ def unending(spec: JobSpec) -> bool:
     return bool(spec.service) or spec.kind == "runtime"
 
 
-def total_us(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:
-    """Full-speed run time of a job in all, more than ``done_us``: by its user's estimate and the errors of such estimates, by
-    similar jobs, or by how long it has run (the heavy-tail rule); UNENDING_US more where it does not end by itself."""
+def work_us(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:
+    """Full-speed run time of a job in all, more than ``done_us``, whatever its limit: by its user's estimate and the errors of
+    such estimates, by similar jobs, or by how long it has run (the heavy-tail rule); UNENDING_US more where it does not end by
+    itself."""
     if unending(spec):
         return done_us + UNENDING_US
     total = _by_estimate(history, spec, done_us, dice) if spec.expected_us else _by_others(history, spec, done_us, dice)
-    if spec.max_duration_us:
-        total = min(total, max(spec.max_duration_us, done_us + 1))
     return max(total, done_us + 1)
+
+
+def total_us(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:
+    """The same, no more than its limit lets it run."""
+    total = work_us(history, spec, done_us, dice)
+    return min(total, max(spec.max_duration_us, done_us + 1)) if spec.max_duration_us else total
 
 
 def _by_estimate(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:

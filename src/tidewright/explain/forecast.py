@@ -42,11 +42,14 @@ _RUNNING = (State.STARTING, State.RUNNING, State.RESUMING)
 """States of jobs that have started; those that are on their way out start again, if at all."""
 
 
-class _Futures(Struct):
-    """Starts and ends seen so far, by job; -1: not within the time looked at."""
+class _Outcomes(Struct):
+    """Starts and ends of one job in the futures seen so far, -1: not within the time looked at; and when it was cancelled before
+    it started, in other futures, and why in the last of these."""
 
-    starts: dict[int, list[int]]
-    ends: dict[int, list[int]]
+    starts: list[int] = []
+    ends: list[int] = []
+    cancelled: list[int] = []
+    why: Cause | None = None
 
 
 def forecast(
@@ -58,7 +61,7 @@ def forecast(
     book = engine.book
     held = {job: why for job in jobs if (why := _held(book, job)) is not None}
     asked = [job for job in jobs if job not in held]
-    futures = _Futures({job: [] for job in asked}, {job: [] for job in asked})
+    futures = {job: _Outcomes() for job in asked}
     costs, seed = learnt_costs(book), book.revision
     for sample in range(samples if asked else 0):
         if enough():
@@ -71,25 +74,27 @@ def forecast(
         if job in held:
             found.append(Forecast(job=job, why=held[job]))
             continue
-        running = book.state(job) in _RUNNING
-        if futures.ends[job]:
-            found.append(_simulated(book, job, None if running else futures.starts[job], futures.ends[job]))
+        running, seen = book.state(job) in _RUNNING, futures[job]
+        if seen.ends or seen.cancelled:
+            found.append(_simulated(book, job, seen, running))
         else:
             found.append(_by_work(engine, planner, job, running))
     return tuple(found)
 
 
-def _simulated(book: Book, job: int, starts: list[int] | None, ends: list[int]) -> Forecast:
+def _simulated(book: Book, job: int, seen: _Outcomes, running: bool) -> Forecast:
     basis = duration_basis(book.run_times, book.specs[job])
     return Forecast(
-        job=job, start=None if starts is None else interval(starts), end=interval(ends), samples=len(ends),
+        job=job, start=None if running or not seen.starts else interval(seen.starts),
+        end=interval(seen.ends) if seen.ends else None, why=seen.why, samples=len(seen.ends) + len(seen.cancelled),
+        cancelled=interval(seen.cancelled) if seen.cancelled else None, cancelled_in=len(seen.cancelled),
         durations=basis.kind, finished=basis.finished,
     )  # fmt: skip
 
 
-def _follow(run: ForwardRun, futures: _Futures, enough: Enough) -> bool:
+def _follow(run: ForwardRun, futures: dict[int, _Outcomes], enough: Enough) -> bool:
     """One future; false when it could not be followed for long enough."""
-    jobs, horizon, has = list(futures.starts), run.now + _HORIZON_US, run.started
+    jobs, horizon, has = list(futures), run.now + _HORIZON_US, run.started
     running = {job: True for job in jobs if run.engine.book.state(job) in _RUNNING}
 
     def all_started() -> bool:
@@ -99,9 +104,14 @@ def _follow(run: ForwardRun, futures: _Futures, enough: Enough) -> bool:
         return False
     turns = run.turns + _END_TURNS
     run.run(lambda: all(job in run.ended for job in jobs), horizon, lambda: run.turns > turns or enough())
-    for job in jobs:
-        futures.starts[job].append(has.get(job, run.ended.get(job, -1)))
-        futures.ends[job].append(run.end_of(job) if job in run.ended or job in has or job in running else -1)
+    for job, seen in futures.items():
+        started = job in has or job in running
+        if job in run.ended and not started:
+            seen.cancelled.append(run.ended[job])
+            seen.why = run.why_ended[job]
+        else:
+            seen.starts.append(has.get(job, -1))
+            seen.ends.append(run.end_of(job) if started else -1)
     return True
 
 

@@ -109,6 +109,11 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: Cause | None = None
     samples: int = 0
     """Futures that were simulated."""
+    cancelled: Interval | None = None
+    """When it is cancelled before it starts (``why``), in those futures in which it is; ``start`` and ``end`` are of the others,
+    None where there are none."""
+    cancelled_in: int = 0
+    """How many futures ``cancelled`` comes from."""
     method: Literal["simulated", "work-ahead"] = "simulated"
     """``work-ahead``: the queue is too long to be simulated in the time allowed; the device-time before the job says when."""
     durations: Basis = ""

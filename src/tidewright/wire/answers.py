@@ -87,6 +87,11 @@ class EtaView(Struct, frozen=True, kw_only=True):
     cause: CauseView | None = None
     samples: int = 0
     """Futures that were simulated."""
+    cancelled: TimeInterval | None = None
+    """When it is cancelled before it starts (``why``), in those futures in which it is; ``starts`` and ``ends`` are of the
+    others, None where there are none."""
+    cancelled_in: int = 0
+    """How many futures ``cancelled`` comes from."""
     method: str = "simulated"
     """``work-ahead`` where the queue is too long for that."""
     durations: Literal["", "similar", "estimates", "unknown"] = ""

@@ -21,7 +21,8 @@ def command(session: Session, job: str, output: str) -> None:
 
     The pool as it is now is simulated forward several times by the scheduler that runs, with run times, and jobs to
     come, drawn from what was seen so far. In parentheses: eight of ten of these futures lie between the two. Where fewer
-    than ten finished jobs say how long jobs run, their number is printed.
+    than ten finished jobs say how long jobs run, their number is printed. Of a job that would be cancelled before it starts,
+    as a dependency can no longer be met, when and why is printed, and in how many of the futures.
 
     The controller asks itself the same of waiting jobs now and then; once ten of them have started, how often they did
     so within their interval is printed, too (and by tide top, and in /metrics).
