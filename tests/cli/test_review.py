@@ -71,6 +71,22 @@ def test_eta_says_when_a_job_would_be_cancelled_instead(tide: Terminal) -> None:
     assert "tide why 18" in said.err
 
 
+def test_eta_says_why_no_start_is_foreseen(tide: Terminal) -> None:
+    never = api.TimeInterval(-1, -1, -1)
+    view = replace(tide.stub.eta("later"), starts=never, ends=never, why="the nodes cannot hold it", samples=0)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert "starts  not within the time looked at: the nodes cannot hold it" in said.out
+    assert "future" not in said.err
+
+
+def test_eta_by_the_work_ahead_says_so(tide: Terminal) -> None:
+    view = replace(tide.stub.eta("later"), method="work-ahead")
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later").err
+    assert "no future was simulated up to its start in the time allowed" in said and "queue" not in said
+
+
 def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:
     by, age = (
         api.CauseView(code, {}, text) for code, text in (("A", "3 with less work"), ("B", "2 submitted earlier"))

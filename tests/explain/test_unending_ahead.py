@@ -7,12 +7,14 @@ import pytest
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
+from tidewright.engine.settings import live_settings
 from tidewright.explain.forecast import forecast
 from tidewright.model.cause import Code
-from tidewright.model.job import Dependency, State
+from tidewright.model.job import Dependency, JobSpec, State
+from tidewright.model.service import ServiceSpec
 from tidewright.plan.explain import Forecast, Interval
 from tidewright.policy.registry import make
-from tidewright.testing.worldlet import Worldlet
+from tidewright.testing.worldlet import Idle, Worldlet
 
 LATER_THAN_LOOKED_AT = Interval(-1, -1, -1)
 
@@ -80,3 +82,48 @@ def test_a_job_that_is_suspended_for_another_starts_again_after_it(monkeypatch: 
     busy.tell(ev.Hold(yields, "h"))
     (found,) = ask(busy, yields)
     assert found.why == Code.HELD_BY_USER()
+
+
+def test_a_job_that_no_node_can_hold_is_not_foreseen_whatever_comes() -> None:
+    busy = pool()
+    for _ in range(12):
+        job = busy.submit(1, expected_us=MINUTE)
+        busy.later(MINUTE, ev.Exited(job, 1, 0))
+    busy.tell(ev.NodeDrain("n0", True, op_id="d"))
+    waits = busy.submit(1, expected_us=MINUTE)
+    for looks in (0, 50, 1 << 60):
+        (found,) = ask(busy, waits, looks=looks)
+        assert (found.start, found.end, found.why) == (LATER_THAN_LOOKED_AT,) * 2 + (Code.NO_ROOM_ON_NODES(),)
+    busy.tell(ev.NodeDrain("n0", False, op_id="u"))
+    (found,) = ask(busy, waits)
+    assert found.why is None
+
+
+@pytest.mark.parametrize(("devices", "fits"), [(2, True), (3, False)])
+@pytest.mark.parametrize("kind", ["runtime", "service"])
+def test_a_job_that_does_not_fit_beside_what_runs_on_is_not_foreseen(kind: str, devices: int, fits: bool) -> None:
+    busy = Worldlet(1, 4, make("fifo"), live_settings(check_every=1), full=True)
+    if kind == "service":
+        replica = JobSpec(command=("serve",), tier="premium", preempt="none", devices=2, ranks=2)
+        service = ServiceSpec(name="vision", replica=replica, min_replicas=1, max_replicas=1)
+        assert busy.reply(ev.DeployService(service, "d"), "d").error is None
+    else:
+        busy.submit(2, kind="runtime", name="shared", preempt="none")
+    (stays,) = busy.engine.book.allocations
+    busy.submit(2, expected_us=HOUR)
+    waits = busy.submit(devices, expected_us=HOUR)
+    (found,) = ask(busy, waits, looks=3)
+    assert found.why == (None if fits else Code.NO_ROOM_BESIDE((stays,)))
+    assert found.start is not None and (found.start.middle > 0) is fits
+
+
+def test_a_future_that_is_cut_says_before_when_a_job_does_not_start() -> None:
+    busy = pool()
+    for _ in range(12):
+        job = busy.submit(1, expected_us=MINUTE)
+        busy.later(MINUTE, ev.Exited(job, 1, 0))
+    busy.planner = Idle()
+    waits = busy.submit(1, expected_us=MINUTE)
+    (found,) = ask(busy, waits, looks=200)
+    assert found.start is not None and found.method == "simulated"
+    assert found.start.low > busy.now + MINUTE and found.start.middle == found.start.high == -1

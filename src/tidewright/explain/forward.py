@@ -87,9 +87,10 @@ class ForwardRun:
 
     def end_of(self, job: int) -> int:
         """When a job ends that has not yet, if nothing happens to it any more; -1: it runs on."""
-        if job in self.ended:
-            return self.ended[job]
-        truth, book = self.world.jobs[job], self.engine.book
+        book = self.engine.book
+        if job in self.ended or job not in book.specs:  # it may have ended in the very step that was cut short
+            return self.ended.get(job, self.now)
+        truth = self.world.jobs[job]
         since = max(truth.since, self.now) if truth.allocation else self.now
         done = truth.done + progress_us(max(self.now - truth.since, 0), truth.rate) if truth.allocation else truth.done
         limit = book.specs[job].max_duration_us

@@ -61,7 +61,9 @@ def _remedy(view: EtaView) -> str:
 
 def _basis(view: EtaView) -> str:
     if view.method == "work-ahead":
-        return "the queue is too long to be simulated at once; reckoned from the device-time before the job"
+        return (
+            "no future was simulated up to its start in the time allowed; reckoned from the device-time before the job"
+        )
     return f"from {counted(view.samples, 'simulated future')}; eight of ten lie in the interval"
 
 
