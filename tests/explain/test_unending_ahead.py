@@ -127,3 +127,17 @@ def test_a_future_that_is_cut_says_before_when_a_job_does_not_start() -> None:
     (found,) = ask(busy, waits, looks=200)
     assert found.start is not None and found.method == "simulated"
     assert found.start.low > busy.now + MINUTE and found.start.middle == found.start.high == -1
+
+
+def test_a_job_does_not_start_as_long_as_one_that_it_waits_for_is_held() -> None:
+    busy = pool()
+    first = busy.submit(4, expected_us=MINUTE)
+    stays = busy.submit(1)
+    busy.tell(ev.Hold(stays, "h"))
+    chain = busy.submit(1, after=(Dependency("afterok", first), Dependency("afterany", stays)))
+    last = busy.submit(1, after=(Dependency("afterok", chain),))
+    for found in ask(busy, chain, last):
+        assert (found.why, found.start, found.end) == (Code.WAITS_FOR_HELD(stays), None, None)
+    busy.tell(ev.Release(stays, "r"))
+    for found in ask(busy, chain, last):
+        assert found.why is None and found.start is not None and found.start.middle > 0

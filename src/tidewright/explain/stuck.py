@@ -15,7 +15,24 @@ RUNNING = (State.STARTING, State.RUNNING, State.RESUMING)
 
 
 def held(book: Book, job: int) -> Cause | None:
-    """Why a job does not start by itself, whatever becomes free."""
+    """Why a job does not start by itself, whatever becomes free: it is held, or is on its way out, or waits for the end of a job
+    that is held."""
+    why = _held(book, job)
+    if why is not None:
+        return why
+    looked_at, ahead = {job: True}, list(book.jobs[job].dependencies)
+    while ahead:
+        other = ahead.pop()
+        if other in looked_at or other not in book.jobs:
+            continue
+        looked_at[other] = True
+        if book.state(other) is State.HELD and book.jobs[other].user_hold == 0:
+            return Code.WAITS_FOR_HELD(other)
+        ahead.extend(book.jobs[other].dependencies)
+    return None
+
+
+def _held(book: Book, job: int) -> Cause | None:
     record, state = book.jobs[job], book.state(job)
     if state is State.STOPPING and record.ending is not None and record.ending.state != State.QUEUED:
         return record.ending.why

@@ -130,6 +130,7 @@ class Code(StrEnum):
     WOULD_START = "WouldStart"
     WOULD_START_ONCE_FREE = "WouldStartOnceFree"
     WOULD_WAIT = "WouldWait"
+    WAITS_FOR_HELD = "WaitsForHeld"
     NO_ROOM_ON_NODES = "NoRoomOnNodes"
     NO_ROOM_BESIDE = "NoRoomBeside"
     # which devices a job may have (plan.request)

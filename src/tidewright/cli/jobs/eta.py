@@ -53,8 +53,14 @@ def _print(view: EtaView) -> None:
 def _remedy(view: EtaView) -> str:
     """What to do next where no start is foreseen."""
     if view.starts is None and view.ends is None:
-        held = view.cause is not None and view.cause.code == "HeldByUser"
-        return f"release it: tide resume {view.job}" if held else f"see what it waits for: tide why {view.job}"
+        code = view.cause.code if view.cause is not None else ""
+        if view.cause is not None and code == "WaitsForHeld":
+            return f"see why that one is held: tide why {view.cause.args['held']}"
+        return (
+            f"release it: tide resume {view.job}"
+            if code == "HeldByUser"
+            else f"see what it waits for: tide why {view.job}"
+        )
     late = view.starts is not None and view.starts.middle < 0
     return f"see what would start it: tide why {view.job}" if late else ""
 
