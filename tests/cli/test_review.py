@@ -75,6 +75,15 @@ def test_eta_says_when_a_job_would_be_cancelled_instead(tide: Terminal) -> None:
     assert "tide why 18" in said.err
 
 
+@pytest.mark.parametrize(
+    ("samples", "text"), [(1, "from 1 simulated future\n"), (5, "5 simulated futures; eight of ten")]
+)
+def test_eta_speaks_of_eight_of_ten_where_there_are_enough_futures(tide: Terminal, samples: int, text: str) -> None:
+    view = replace(tide.stub.eta("later"), samples=samples)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    assert text in tide("eta", "later").err
+
+
 def test_eta_says_why_no_start_is_foreseen(tide: Terminal) -> None:
     never = api.TimeInterval(-1, -1, -1)
     view = replace(tide.stub.eta("later"), starts=never, ends=never, why="the nodes cannot hold it", samples=0)

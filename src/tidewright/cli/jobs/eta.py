@@ -70,9 +70,12 @@ def _basis(view: EtaView) -> str:
         return (
             "no future was simulated up to its start in the time allowed; reckoned from the device-time before the job"
         )
-    return f"from {counted(view.samples, 'simulated future')}; eight of ten lie in the interval"
+    futures = f"from {counted(view.samples, 'simulated future')}"
+    return f"{futures}; eight of ten lie in the interval" if view.samples >= LEAST_FUTURES else futures
 
 
+LEAST_FUTURES = 5
+"""With fewer futures the interval is from the first to the last of them."""
 FEW_FINISHED = 10
 """Finished jobs below which their number is printed."""
 
