@@ -13,7 +13,7 @@ from tidewright.cli.pool.doctor import _kept
 from tidewright.live.journal.doctor import Report
 from tidewright.wire import api
 
-from .stub import Terminal
+from .stub import NOW, Terminal
 
 
 @pytest.mark.parametrize("searched", [True, False])
@@ -39,6 +39,10 @@ def test_why_says_what_was_tried_and_what_to_do_next(tide: Terminal) -> None:
             {"starts": None, "ends": None, "why": "held", "cause": api.CauseView("HeldByUser", {}, "")},
             "release it: tide resume 18",
         ),
+        (
+            {"starts": None, "ends": None, "why": "waits", "cause": api.CauseView("WaitsForHeld", {"held": 16}, "")},
+            "see why that one is held: tide why 16",
+        ),
         ({"starts": None, "ends": None, "why": "waits"}, "see what it waits for: tide why 18"),
         ({"starts": api.TimeInterval(-1, -1, -1)}, "see what would start it: tide why 18"),
         ({}, ""),
@@ -50,6 +54,50 @@ def test_eta_without_a_start_says_what_to_do_next(tide: Terminal, changed: dict[
     said = tide("eta", "later")
     assert text in said.err if text else "tide" not in said.err
     assert len(said.out.splitlines()) > 1
+
+
+def test_eta_says_when_a_job_would_be_cancelled_instead(tide: Terminal) -> None:
+    at = NOW + 10 * 60_000_000
+    some = replace(
+        tide.stub.eta("later"),
+        cancelled=api.TimeInterval(at, at, at),
+        cancelled_in=5,
+        why="job 17 can no longer succeed",
+    )
+    tide.stub.eta = lambda ref: some  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert "in 12m00s (8m00s to 25m00s)" in said.out
+    assert "would be cancelled  in 5 of 20 futures, in 10m00s: job 17 can no longer succeed" in said.out
+    every = replace(some, cancelled_in=20, starts=None, ends=None)
+    tide.stub.eta = lambda ref: every  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert said.out.splitlines()[1:] == ["  would be cancelled  in 10m00s: job 17 can no longer succeed"]
+    assert "tide why 18" in said.err
+
+
+@pytest.mark.parametrize(
+    ("samples", "text"), [(1, "from 1 simulated future\n"), (5, "5 simulated futures; eight of ten")]
+)
+def test_eta_speaks_of_eight_of_ten_where_there_are_enough_futures(tide: Terminal, samples: int, text: str) -> None:
+    view = replace(tide.stub.eta("later"), samples=samples)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    assert text in tide("eta", "later").err
+
+
+def test_eta_says_why_no_start_is_foreseen(tide: Terminal) -> None:
+    never = api.TimeInterval(-1, -1, -1)
+    view = replace(tide.stub.eta("later"), starts=never, ends=never, why="the nodes cannot hold it", samples=0)
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later")
+    assert "starts  not within the time looked at: the nodes cannot hold it" in said.out
+    assert "future" not in said.err
+
+
+def test_eta_by_the_work_ahead_says_so(tide: Terminal) -> None:
+    view = replace(tide.stub.eta("later"), method="work-ahead")
+    tide.stub.eta = lambda ref: view  # type: ignore[method-assign]
+    said = tide("eta", "later").err
+    assert "no future was simulated up to its start in the time allowed" in said and "queue" not in said
 
 
 def test_why_says_by_what_other_jobs_come_first(tide: Terminal) -> None:

@@ -133,10 +133,15 @@ def calibration(found: CalibrationView | None) -> str:
 
 def eta(view: EtaView) -> list[tuple[str, str]]:
     """Names and values of a forecast, for a list of facts."""
-    return [
-        (
-            "starts",
-            interval(view.starts, view.now) or (f"not by itself: {view.why}" if view.why and not view.ends else ""),
-        ),
-        ("ends", interval(view.ends, view.now)),
-    ]
+    because = f": {view.why}" if view.why and not view.cancelled else ""
+    starts = interval(view.starts, view.now)
+    if view.starts is not None and view.starts.middle < 0:
+        starts += because
+    elif because and view.starts is None and view.ends is None:
+        starts = f"not by itself{because}"
+    facts = [("starts", starts), ("ends", interval(view.ends, view.now))]
+    if view.cancelled is not None:
+        some = f"in {view.cancelled_in} of {counted(view.samples, 'future')}, "
+        when = interval(view.cancelled, view.now)
+        facts.append(("would be cancelled", f"{some if view.cancelled_in < view.samples else ''}{when}: {view.why}"))
+    return facts

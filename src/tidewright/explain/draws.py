@@ -25,7 +25,7 @@ _LONGEST = 64.0
 _BLUR = 0.1
 """Standard deviation of the logarithm that a run time drawn from past ones is changed by: none comes twice."""
 UNENDING_US = 1_000 * 365 * DAY
-"""Run time drawn for a replica of a service: longer than anything that is looked at."""
+"""Run time drawn for what does not end by itself: longer than anything that is looked at."""
 _TRIES = 16
 _WINDOW_US = 7 * DAY
 _LEAST_WINDOW_US = 10 * MINUTE
@@ -39,7 +39,7 @@ class DurationBasis(NamedTuple):
 
 
 def duration_basis(history: RunTimeHistory, spec: JobSpec) -> DurationBasis:
-    """What ``total_us`` goes by for a job of which nothing is known but its spec."""
+    """What ``work_us`` goes by for a job of which nothing is known but its spec."""
     if spec.expected_us:
         return DurationBasis("estimates", history.ended)
     similar = history.similar(spec)
@@ -48,15 +48,25 @@ def duration_basis(history: RunTimeHistory, spec: JobSpec) -> DurationBasis:
     )
 
 
-def total_us(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:
-    """Full-speed run time of a job in all, more than ``done_us``: by its user's estimate and the errors of such estimates, by
-    similar jobs, or by how long it has run (the heavy-tail rule). A replica of a service does not end by itself."""
-    if spec.service:
+def unending(spec: JobSpec) -> bool:
+    """Whether a job does not end by itself: a replica of a service, or a device runtime."""
+    return bool(spec.service) or spec.kind == "runtime"
+
+
+def work_us(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:
+    """Full-speed run time of a job in all, more than ``done_us``, whatever its limit: by its user's estimate and the errors of
+    such estimates, by similar jobs, or by how long it has run (the heavy-tail rule); UNENDING_US more where it does not end by
+    itself."""
+    if unending(spec):
         return done_us + UNENDING_US
     total = _by_estimate(history, spec, done_us, dice) if spec.expected_us else _by_others(history, spec, done_us, dice)
-    if spec.max_duration_us:
-        total = min(total, max(spec.max_duration_us, done_us + 1))
     return max(total, done_us + 1)
+
+
+def total_us(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:
+    """The same, no more than its limit lets it run."""
+    total = work_us(history, spec, done_us, dice)
+    return min(total, max(spec.max_duration_us, done_us + 1)) if spec.max_duration_us else total
 
 
 def _by_estimate(history: RunTimeHistory, spec: JobSpec, done_us: int, dice: Random) -> int:
@@ -113,7 +123,7 @@ def _submitted(book: Book) -> tuple[list[Arrival], int]:
     found = [Arrival(one.submit, _like(one, (), "any"), one.ran_us) for one in history.recent if one.submit >= since]
     for job, row in table.row.items():
         spec = book.specs[job]
-        if table.submit.item(row) >= since and not spec.runtime and not spec.service and spec.kind != "runtime":
+        if table.submit.item(row) >= since and not spec.runtime and not unending(spec):
             found.append(Arrival(table.submit.item(row), _like(spec, spec.device_types, spec.placement), 0))
     return sorted(found, key=lambda one: one.at), since
 

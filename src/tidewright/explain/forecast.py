@@ -12,12 +12,12 @@ from ..base.units import DAY, WHOLE_DEVICE
 from ..engine.book import Book
 from ..engine.engine import Engine
 from ..model.cause import Cause
-from ..model.job import State
 from ..plan.explain import Forecast, Interval
 from ..plan.plan import Planner
 from .ahead import ahead_of
-from .draws import UNENDING_US, arrivals, duration_basis, total_us
+from .draws import UNENDING_US, arrivals, duration_basis, total_us, unending
 from .forward import ForwardRun, learnt_costs
+from .stuck import RUNNING, held, without_room
 from .trial import Enough
 
 SAMPLES = 20
@@ -38,11 +38,19 @@ _LEAST_SHARE = 0.1
 """Of the pool's device-time is left for the jobs ahead at least, whatever arrives."""
 
 
-class _Futures(Struct):
-    """Starts and ends seen so far, by job; -1: not within the time looked at."""
+_NOT_FORESEEN = Interval(-1, -1, -1)
 
-    starts: dict[int, list[int]]
-    ends: dict[int, list[int]]
+
+class _Outcomes(Struct):
+    """Starts and ends of one job in the futures seen so far, -1: not within the time looked at; and when it was cancelled before
+    it started, in other futures, and why in the last of these."""
+
+    starts: list[int] = []
+    ends: list[int] = []
+    cancelled: list[int] = []
+    why: Cause | None = None
+    not_before: int = 0
+    """It had not started by then in the future that could not be followed to its start, absolute; 0: there was none."""
 
 
 def forecast(
@@ -52,11 +60,11 @@ def forecast(
     same answer as long as ``enough`` never says so. Raises KeyError for a job that is not in it."""
     engine = Engine.restore(image)
     book = engine.book
-    held = {job: why for job in jobs if (why := _held(book, job)) is not None}
-    asked = [job for job in jobs if job not in held]
-    futures = _Futures({job: [] for job in asked}, {job: [] for job in asked})
+    not_at_all = {job: why for job in jobs if (why := held(book, job)) is not None}
+    without = {job: why for job in jobs if job not in not_at_all and (why := without_room(book, job)) is not None}
+    futures = {job: _Outcomes() for job in jobs if job not in not_at_all and job not in without}
     costs, seed = learnt_costs(book), book.revision
-    for sample in range(samples if asked else 0):
+    for sample in range(samples if futures else 0):
         if enough():
             break
         coming = arrivals(book, Random(f"{seed}.{sample}.arrivals"))
@@ -64,41 +72,51 @@ def forecast(
             break
     found = []
     for job in jobs:
-        if job in held:
-            found.append(Forecast(job=job, why=held[job]))
-            continue
-        running = book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
-        if futures.ends[job]:
-            found.append(_simulated(book, job, None if running else futures.starts[job], futures.ends[job]))
+        if job in not_at_all:
+            found.append(Forecast(job=job, why=not_at_all[job]))
+        elif job in without:
+            found.append(Forecast(job=job, start=_NOT_FORESEEN, end=_NOT_FORESEEN, why=without[job]))
+        elif futures[job].ends or futures[job].cancelled:
+            found.append(_simulated(book, job, futures[job], book.state(job) in RUNNING))
         else:
-            found.append(_by_work(engine, planner, job, running))
+            found.append(_by_work(engine, planner, job, futures[job].not_before))
     return tuple(found)
 
 
-def _simulated(book: Book, job: int, starts: list[int] | None, ends: list[int]) -> Forecast:
+def _simulated(book: Book, job: int, seen: _Outcomes, running: bool) -> Forecast:
     basis = duration_basis(book.run_times, book.specs[job])
     return Forecast(
-        job=job, start=None if starts is None else interval(starts), end=interval(ends), samples=len(ends),
+        job=job, start=None if running or not seen.starts else interval(seen.starts),
+        end=interval(seen.ends) if seen.ends else None, why=seen.why, samples=len(seen.ends) + len(seen.cancelled),
+        cancelled=interval(seen.cancelled) if seen.cancelled else None, cancelled_in=len(seen.cancelled),
         durations=basis.kind, finished=basis.finished,
     )  # fmt: skip
 
 
-def _follow(run: ForwardRun, futures: _Futures, enough: Enough) -> bool:
-    """One future; false when it could not be followed for long enough."""
-    jobs, horizon, has = list(futures.starts), run.now + _HORIZON_US, run.started
-    with_devices = {job: True for job in jobs if run.engine.book.jobs[job].allocation is not None}
+def _follow(run: ForwardRun, futures: dict[int, _Outcomes], enough: Enough) -> bool:
+    """One future; false when it could not be followed for long enough. A job that has not started by then starts later than in
+    the futures before, or says nothing."""
+    jobs, horizon, has = list(futures), run.now + _HORIZON_US, run.started
+    running = {job: True for job in jobs if run.engine.book.state(job) in RUNNING}
 
     def all_started() -> bool:
-        return all(job in has or job in with_devices or job in run.ended for job in jobs)
+        return all(job in has or job in running or job in run.ended for job in jobs)
 
-    if not run.run(all_started, horizon, lambda: run.turns > _TURNS or enough()):
-        return False
+    whole = run.run(all_started, horizon, lambda: run.turns > _TURNS or enough())
     turns = run.turns + _END_TURNS
-    run.run(lambda: all(job in run.ended for job in jobs), horizon, lambda: run.turns > turns or enough())
-    for job in jobs:
-        futures.starts[job].append(has.get(job, run.ended.get(job, -1)))
-        futures.ends[job].append(run.end_of(job) if job in run.ended or job in has or job in with_devices else -1)
-    return True
+    if whole:
+        run.run(lambda: all(job in run.ended for job in jobs), horizon, lambda: run.turns > turns or enough())
+    for job, seen in futures.items():
+        started = job in has or job in running
+        if job in run.ended and not started:
+            seen.cancelled.append(run.ended[job])
+            seen.why = run.why_ended[job]
+        elif started or whole or 0 <= max(seen.starts, default=run.now) < run.now:
+            seen.starts.append(has.get(job, -1))
+            seen.ends.append(run.end_of(job) if started else -1)
+        else:
+            seen.not_before = run.now
+    return whole
 
 
 def interval(times: Sequence[int]) -> Interval:
@@ -109,21 +127,14 @@ def interval(times: Sequence[int]) -> Interval:
     return Interval(ordered[edge], ordered[last // 2], ordered[last - edge])
 
 
-def _held(book: Book, job: int) -> Cause | None:
-    """Why a job does not start by itself, whatever becomes free."""
-    ending = book.jobs[job].ending
-    if book.state(job) is State.STOPPING and ending is not None:
-        return ending.why
-    held = book.hold_reason(job, book.now) if book.state(job) is State.HELD else None
-    return held[1] if held is not None and book.jobs[job].user_hold == 0 else None
+# -- where no future was followed to a start ----------------------------------------------------------------------------------
 
 
-# -- queues that are too long -----------------------------------------------------------------------------------------------
-
-
-def _by_work(engine: Engine, planner: Planner, job: int, running: bool) -> Forecast:
-    """By the device-time that the jobs before it still need, over what the pool has left for them."""
+def _by_work(engine: Engine, planner: Planner, job: int, not_before: int) -> Forecast:
+    """By the device-time that the jobs before it still need, over what the pool has left for them; or that it does not start
+    before a future ended that was followed for longer than that."""
     book, view = engine.book, engine.view()
+    running = book.state(job) in RUNNING
     before: tuple[int, ...] = ()
     left = 1.0
     if not running:
@@ -134,14 +145,19 @@ def _by_work(engine: Engine, planner: Planner, job: int, running: bool) -> Forec
     draws = min(_DRAWS, max(_DRAWN // max(len(before), 1), _LEAST_SAMPLES))
     for sample in range(draws):
         dice = Random(f"{book.revision}.{sample}.work")
-        starts.append(book.now + round(sum(_work(book, other, dice) for other in before) / left))
+        starts.append(max(book.now + round(sum(_work(book, other, dice) for other in before) / left), not_before))
         done = book.table.ideal.item(book.table.row[job])
         total = total_us(book.run_times, book.specs[job], done, dice)
         ends.append(starts[-1] + total - done if total < UNENDING_US else -1)
-    start = None if running else _wider(interval(starts), book.now)
+    start = None if running else _wider(interval(starts), max(book.now, not_before))
     basis = duration_basis(book.run_times, book.specs[job])
+    if start is not None and book.now < start.high == not_before:
+        later = Interval(not_before, -1, -1)
+        return Forecast(
+            job=job, start=later, end=later, samples=1, durations=basis.kind, finished=basis.finished,
+        )  # fmt: skip
     return Forecast(
-        job=job, start=start, end=_wider(interval(ends), book.now), samples=draws, method="work-ahead",
+        job=job, start=start, end=_wider(interval(ends), max(book.now, not_before)), samples=draws, method="work-ahead",
         durations=basis.kind, finished=basis.finished,
     )  # fmt: skip
 
@@ -151,7 +167,7 @@ def _left_for(book: Book, job: int, share: float) -> float:
     kinds = int(book.table.kinds[book.table.row[job]])
     layout = book.board.layout
     sizes = zip(layout.node_size, layout.node_kind, strict=True)
-    served = sum(_devices(book, other) for other in book.allocations if book.specs[other].service)
+    served = sum(_devices(book, other) for other in book.allocations if unending(book.specs[other]))
     up = [size for at, (size, kind) in enumerate(sizes) if kinds >> kind & 1 and book.board.up >> at & 1]
     capacity = max((sum(up) - served) * _UTILISATION, 1.0)
     coming = sum(one.ran_us * one.devices for one in book.run_times.recent)
@@ -160,7 +176,7 @@ def _left_for(book: Book, job: int, share: float) -> float:
 
 
 def _work(book: Book, job: int, dice: Random) -> float:
-    if book.specs[job].service:  # has its devices for good: they are no part of the pool's capacity
+    if unending(book.specs[job]):  # has its devices for good: they are no part of the pool's capacity
         return 0.0
     done = book.table.ideal.item(book.table.row[job])
     return float(total_us(book.run_times, book.specs[job], done, dice) - done) * _devices(book, job)

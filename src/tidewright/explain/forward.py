@@ -1,6 +1,6 @@
 """The live pool simulated forward: a fork of its engine, the planner that runs, and a simulated world that goes on from now.
 
-It refuses to know how long jobs truly run: that is drawn for it.
+It refuses to know how long jobs truly run: that is drawn for it. The engine itself ends those that run beyond their limit.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from ..engine import events as ev
 from ..engine.book import Book
 from ..engine.commands import Command, Ended, Launch, PlanRequest, Reply
 from ..engine.engine import Engine
+from ..engine.ledger import run_time_us
 from ..engine.rates import estimator
 from ..estimate.cost import LAUNCH_US
+from ..model.cause import Cause
 from ..model.job import Level, State
 from ..model.job_record import JobRecord
 from ..model.rate import FULL_RATE, lasts_us, progress_us
@@ -26,17 +28,18 @@ from ..sim.costs import Cost, Costs, recorded_cost
 from ..sim.faults import Faults, FaultSettings
 from ..sim.meter import PoolMeter
 from ..sim.world import REQUEUE_CODE, SIGTERM_CODE, SimulatedWorld, Truth
-from .draws import UNENDING_US, Arrival, total_us
+from .draws import UNENDING_US, Arrival, work_us
 from .trial import Enough
 
 _STOP_US = 1 * SECOND
-"""How long a job takes to end that is being stopped."""
+"""How long a job takes to end on SIGTERM that does not ignore it."""
 _PREFIX = "forecast."
 """Of the ids of submissions to come."""
 
 
 class ForwardRun:
-    """One future of a pool. ``started`` and ``ended``: jobs to when they next run, and when they end, absolute microseconds."""
+    """One future of a pool. ``started`` and ``ended``: jobs to when they next run, and when they end, absolute microseconds;
+    ``why_ended``: jobs to why they end."""
 
     def __init__(self, image: bytes, planner: Planner, costs: Costs, dice: Random, to_come: Iterator[Arrival]) -> None:
         engine = self.engine = Engine.restore(image)
@@ -53,6 +56,7 @@ class ForwardRun:
         )  # fmt: skip
         self.started: dict[int, int] = {}
         self.ended: dict[int, int] = {}
+        self.why_ended: dict[int, Cause] = {}
         self.turns = 0
         self._admitted: dict[str, int] = {}
         """Submission to the run time drawn for it."""
@@ -83,14 +87,17 @@ class ForwardRun:
 
     def end_of(self, job: int) -> int:
         """When a job ends that has not yet, if nothing happens to it any more; -1: it runs on."""
-        if job in self.ended:
-            return self.ended[job]
+        book = self.engine.book
+        if job in self.ended or job not in book.specs:  # it may have ended in the very step that was cut short
+            return self.ended.get(job, self.now)
         truth = self.world.jobs[job]
-        if truth.duration >= UNENDING_US:
-            return -1
         since = max(truth.since, self.now) if truth.allocation else self.now
         done = truth.done + progress_us(max(self.now - truth.since, 0), truth.rate) if truth.allocation else truth.done
-        return since + lasts_us(max(truth.duration - done, 0), truth.rate or FULL_RATE)
+        limit = book.specs[job].max_duration_us
+        ends = [since + max(limit - run_time_us(book, job), 0)] if limit else []
+        if truth.duration < UNENDING_US:
+            ends.append(since + lasts_us(max(truth.duration - done, 0), truth.rate or FULL_RATE))
+        return min(ends, default=-1)
 
     def _next_instant(self) -> int | None:
         coming = self._next.at if self._next is not None else None
@@ -124,7 +131,7 @@ class ForwardRun:
         if isinstance(command, Reply):
             self._answered(command)
         elif isinstance(command, Ended):
-            self.ended[command.job] = now
+            self.ended[command.job], self.why_ended[command.job] = now, command.why
             if command.job in self.world.jobs:
                 self.world.forget(command.job)
         else:
@@ -144,7 +151,7 @@ class ForwardRun:
         """Let the world know a job that was made after the snapshot; ``total`` 0: its run time is drawn."""
         book = self.engine.book
         spec = book.specs[job]
-        self.world.admit(job, job, total or total_us(book.run_times, spec, 0, self.dice), spec)
+        self.world.admit(job, job, total or work_us(book.run_times, spec, 0, self.dice), spec)
 
 
 def _populate(book: Book, world: SimulatedWorld, dice: Random) -> None:
@@ -152,14 +159,14 @@ def _populate(book: Book, world: SimulatedWorld, dice: Random) -> None:
     ideal = book.view().jobs.ideal_now
     for job, record in book.jobs.items():
         done = ideal.item(book.table.row[job])
-        truth = Truth(job, total_us(book.run_times, record.spec, done, dice), record.spec, record.reference)
+        truth = Truth(job, work_us(book.run_times, record.spec, done, dice), record.spec, record.reference)
         truth.done, truth.attempt, truth.allocation = done, record.attempt, record.allocation or ()
         truth.images = {image.serial: image.ideal_us for image in record.images}
         world.jobs[job] = truth
-        _go_on(book, world, job, record, truth)
+        _go_on(book, world, job, record, truth, dice)
 
 
-def _go_on(book: Book, world: SimulatedWorld, job: int, record: JobRecord, truth: Truth) -> None:
+def _go_on(book: Book, world: SimulatedWorld, job: int, record: JobRecord, truth: Truth, dice: Random) -> None:
     """What is under way for a job, and what comes of it."""
     now, state, attempt = book.now, State(record.state), record.attempt
     if state is State.STARTING:
@@ -182,7 +189,14 @@ def _go_on(book: Book, world: SimulatedWorld, job: int, record: JobRecord, truth
         truth.durable = truth.done if gone else 0
         world.agenda.put(now + takes, answer, job, truth.epoch)
     elif state is State.STOPPING:
-        world.agenda.put(now + _STOP_US, ev.Exited(job, attempt, SIGTERM_CODE), job, truth.epoch)
+        takes = _stop_us(record, now, dice)
+        world.agenda.put(now + takes, ev.Exited(job, attempt, SIGTERM_CODE), job, truth.epoch)
+
+
+def _stop_us(record: JobRecord, now: int, dice: Random) -> int:
+    """How long a job still takes to end that is being stopped: it ends on SIGTERM, or is killed once its grace is over."""
+    since = next((at for at, label, _ in reversed(record.history) if label == State.STOPPING.name), now)
+    return dice.choice((_STOP_US, max(since + record.spec.grace_us - now, _STOP_US)))
 
 
 _PAIRS = {

@@ -133,6 +133,9 @@ class Code(StrEnum):
     WOULD_START = "WouldStart"
     WOULD_START_ONCE_FREE = "WouldStartOnceFree"
     WOULD_WAIT = "WouldWait"
+    WAITS_FOR_HELD = "WaitsForHeld"
+    NO_ROOM_ON_NODES = "NoRoomOnNodes"
+    NO_ROOM_BESIDE = "NoRoomBeside"
     # which devices a job may have (plan.request)
     NO_SUCH_DEVICES = "NoSuchDevices"
     WRONG_KIND = "WrongKind"

@@ -102,7 +102,8 @@ class Interval(Struct, frozen=True):
 
 
 class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a job starts and ends. ``start`` None: it has devices, or does not start by itself (``why``)."""
+    """When a job starts and ends. ``start`` None: it has devices, or does not start by itself (``why``). ``why`` beside a
+    ``start`` says why that is not foreseen."""
 
     job: int
     start: Interval | None = None
@@ -110,8 +111,14 @@ class Forecast(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: Cause | None = None
     samples: int = 0
     """Futures that were simulated."""
+    cancelled: Interval | None = None
+    """When it is cancelled before it starts (``why``), in those futures in which it is; ``start`` and ``end`` are of the others,
+    None where there are none."""
+    cancelled_in: int = 0
+    """How many futures ``cancelled`` comes from."""
     method: Literal["simulated", "work-ahead"] = "simulated"
-    """``work-ahead``: the queue is too long to be simulated in the time allowed; the device-time before the job says when."""
+    """``work-ahead``: no future could be simulated up to its start in the time allowed; the device-time before the job says
+    when."""
     durations: Basis = ""
     finished: int = 0
     """Finished jobs that ``durations`` come from; of ``unknown`` ones all there are."""

@@ -131,6 +131,9 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.WOULD_START: "would be launched now on {places:names}",
     C.WOULD_START_ONCE_FREE: "would start on {places:names} once they are released",
     C.WOULD_WAIT: "would wait: {why:why}",
+    C.WAITS_FOR_HELD: "waits for the end of job {held:n}, which is held",
+    C.NO_ROOM_ON_NODES: "the nodes that take work cannot hold it, whichever jobs end",
+    C.NO_ROOM_BESIDE: "the nodes that take work cannot hold it beside {jobs:job_ids}, which end only when they are stopped",
     },
     "Which devices a job may have": {
     C.NO_SUCH_DEVICES: "the allocation names devices that do not exist, or a node twice",

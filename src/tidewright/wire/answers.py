@@ -76,7 +76,7 @@ class CalibrationView(Struct, frozen=True, kw_only=True):
 
 class EtaView(Struct, frozen=True, kw_only=True):
     """When a job starts and ends, by the live pool simulated forward. ``starts`` None: it has devices, or waits for its user
-    (``why``)."""
+    (``why``). ``why`` beside ``starts`` says why these are not foreseen."""
 
     job: int
     name: str
@@ -87,8 +87,14 @@ class EtaView(Struct, frozen=True, kw_only=True):
     cause: CauseView | None = None
     samples: int = 0
     """Futures that were simulated."""
+    cancelled: TimeInterval | None = None
+    """When it is cancelled before it starts (``why``), in those futures in which it is; ``starts`` and ``ends`` are of the
+    others, None where there are none."""
+    cancelled_in: int = 0
+    """How many futures ``cancelled`` comes from."""
     method: str = "simulated"
-    """``work-ahead`` where the queue is too long for that."""
+    """``work-ahead`` where no future could be simulated up to its start in the time allowed: reckoned from the device-time before
+    it."""
     durations: Literal["", "similar", "estimates", "unknown"] = ""
     """Where run times come from: similar jobs, users' estimates with the errors that these have had, or, too few jobs having
     finished, a general distribution; empty where nothing is forecast."""

@@ -21,7 +21,8 @@ def command(session: Session, job: str, output: str) -> None:
 
     The pool as it is now is simulated forward several times by the scheduler that runs, with run times, and jobs to
     come, drawn from what was seen so far. In parentheses: eight of ten of these futures lie between the two. Where fewer
-    than ten finished jobs say how long jobs run, their number is printed.
+    than ten finished jobs say how long jobs run, their number is printed. Of a job that would be cancelled before it starts,
+    as a dependency can no longer be met, when and why is printed, and in how many of the futures.
 
     The controller asks itself the same of waiting jobs now and then; once ten of them have started, how often they did
     so within their interval is printed, too (and by tide top, and in /metrics).
@@ -52,18 +53,29 @@ def _print(view: EtaView) -> None:
 def _remedy(view: EtaView) -> str:
     """What to do next where no start is foreseen."""
     if view.starts is None and view.ends is None:
-        held = view.cause is not None and view.cause.code == "HeldByUser"
-        return f"release it: tide resume {view.job}" if held else f"see what it waits for: tide why {view.job}"
+        code = view.cause.code if view.cause is not None else ""
+        if view.cause is not None and code == "WaitsForHeld":
+            return f"see why that one is held: tide why {view.cause.args['held']}"
+        return (
+            f"release it: tide resume {view.job}"
+            if code == "HeldByUser"
+            else f"see what it waits for: tide why {view.job}"
+        )
     late = view.starts is not None and view.starts.middle < 0
     return f"see what would start it: tide why {view.job}" if late else ""
 
 
 def _basis(view: EtaView) -> str:
     if view.method == "work-ahead":
-        return "the queue is too long to be simulated at once; reckoned from the device-time before the job"
-    return f"from {counted(view.samples, 'simulated future')}; eight of ten lie in the interval"
+        return (
+            "no future was simulated up to its start in the time allowed; reckoned from the device-time before the job"
+        )
+    futures = f"from {counted(view.samples, 'simulated future')}"
+    return f"{futures}; eight of ten lie in the interval" if view.samples >= LEAST_FUTURES else futures
 
 
+LEAST_FUTURES = 5
+"""With fewer futures the interval is from the first to the last of them."""
 FEW_FINISHED = 10
 """Finished jobs below which their number is printed."""
 

@@ -105,7 +105,8 @@ def eta_view(
     return api.EtaView(
         job=job, name=name, state=state, starts=_times(found.start), ends=_times(found.end),  # type: ignore[arg-type]
         why=render(found.why), cause=cause_view_or_none(found.why), samples=found.samples, method=found.method, now=now,
-        calibration=calibration, durations=found.durations, finished=found.finished,
+        calibration=calibration, durations=found.durations, finished=found.finished, cancelled=_times(found.cancelled),
+        cancelled_in=found.cancelled_in,
     )  # fmt: skip
 
 
