@@ -60,10 +60,10 @@ def ask(engine: Engine, policy: str, job: int) -> dict[str, object]:
     """Seconds that each question about a job takes, and what was answered."""
     planner = make(policy)
     begun = time.perf_counter()
-    found = limit_of(engine, planner, job)
+    limit_of(engine, planner, job)
     limit = time.perf_counter() - begun
     begun = time.perf_counter()
-    changes = smallest_changes(engine, planner, found, lambda: time.perf_counter() - begun > BUDGET_S)
+    changes = smallest_changes(engine.snapshot(), planner, job, lambda: time.perf_counter() - begun > BUDGET_S)
     search = time.perf_counter() - begun
     begun = time.perf_counter()
     forecast(engine.snapshot(), planner, [job], lambda: time.perf_counter() - begun > BUDGET_S)
