@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from ..base.errors import UsageError
 from ..base.rng import stream_seed
 from ..base.units import SECOND, counted
-from ..model.job import JobSpec, Phase, Tier
+from ..model.job import LONGEST_US, JobSpec, Phase, Tier
 
 _COMMAND = ("trace",)
 _TIERS = tuple(tier.name.lower() for tier in Tier)
-MAX_ESTIMATE_US = 2**62
 
 
 class Trace(Struct, frozen=True, kw_only=True):
@@ -184,13 +183,14 @@ def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
     """The same trace with ``expected`` off by a log-normal factor of this sigma (0.5: two thirds lie within ×/÷ 1.65).
 
     Users' estimates are wrong by factors, not by amounts (Mu'alem & Feitelson, TPDS 2001). Zero keeps the oracle.
+    None exceeds what a request may state, so that every job is let in as it would be without the error.
     """
     if not 0 <= error <= 10:
         raise UsageError(f"estimate error {error} is not between 0 and 10", "0 is exact; 0.5 is typical of good models")
     if not error:
         return trace
     noise = np.random.Generator(np.random.PCG64(stream_seed(seed, "estimates"))).standard_normal(len(trace))
-    estimate = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
+    estimate = np.clip(trace.duration * np.exp(error * noise), 1, LONGEST_US).astype(np.int64)
     return changed(trace, expected=estimate)
 
 
