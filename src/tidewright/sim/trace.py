@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..base.errors import UsageError
 from ..base.rng import stream_seed
 from ..base.units import SECOND, counted
-from ..model.job import LONGEST_US, JobSpec, Phase, Tier
+from ..model.job import LONGEST_US, MAX_RANKS, JobSpec, Phase, Tier
 
 _COMMAND = ("trace",)
 _TIERS = tuple(tier.name.lower() for tier in Tier)
@@ -105,7 +105,8 @@ def make_trace(
     """A trace from columns in seconds, in any order; time starts at the first submission.
 
     Rows are sorted by submission, ties in the order given. ``columns`` are Trace's optional fields; arrays hold one
-    value per row. Raises UsageError when there are no rows, or a row has no finite time of submission or no run time above 0.
+    value per row. Raises UsageError when there are no rows, or a row has no finite time of submission, no run time above 0 or
+    more devices than a job may have.
     """
     if not len(submit_s):
         raise UsageError(f"trace {name} holds no jobs", "give a trace with at least one job")
@@ -115,6 +116,13 @@ def make_trace(
         raise UsageError(
             f"trace {name}, row {at + 1}: submitted at {submit_s[at]:g} s for {duration_s[at]:g} s",
             "times of submission must be finite, and run times above 0",
+        )
+    large = np.flatnonzero(devices > MAX_RANKS)
+    if len(large):
+        at = int(large[0])
+        raise UsageError(
+            f"trace {name}, row {at + 1}: submitted at {submit_s[at]:g} s on {devices[at]} devices",
+            f"a job has at most {MAX_RANKS} devices, those of all its instances together",
         )
     order = np.argsort(submit_s, kind="stable")
     submit = np.rint((submit_s - submit_s.min()) * SECOND).astype(np.int64)[order]
