@@ -109,6 +109,16 @@ def test_published_formats_leave_rows_without_work_out_and_count_them(
     assert trace.remarks == ("log: 2 rows have no run time or no devices and are left out",)
 
 
+@pytest.mark.parametrize(("devices", "instances"), [(65_536, 65_536), (65_536, 32_768), (32_769, 2)])
+def test_devices_times_instances_beyond_what_a_job_may_have_are_refused(
+    tmp_path: Path, devices: int, instances: int
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"{PAI}\n0,u,8192,8,5,100,8,MISC\n1,u,{devices},8,30,100,{instances},MISC\n")
+    with pytest.raises(UsageError, match=f"trace log, row 2: submitted at 30 s on {devices * instances} devices"):
+        load_trace(f"pai:{path}", 8)
+
+
 @pytest.mark.parametrize(("name", "header"), [("tiresias", TIRESIAS), ("helios", HELIOS), ("pai", PAI)])
 def test_published_formats_name_lines_and_missing_columns(tmp_path: Path, name: str, header: str) -> None:
     path = tmp_path / "log.csv"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +43,19 @@ def test_backfill_lets_the_short_job_pass_where_it_delays_nobody() -> None:
 def test_srtf_by_hand() -> None:
     """The 100 s job gives way at 10 s (90 left) to 20 s of work, and that at 15 s (15 left) to 5 s of work."""
     assert ends("srtf", "1x1", (0, 100, 1), (10, 20, 1), (15, 5, 1)) == [125, 35, 20]
+
+
+@pytest.mark.parametrize("save_us", [0, 10 * SECOND, 90 * SECOND])
+def test_las_with_rounds_brings_back_what_it_suspended(save_us: int) -> None:
+    """The long job falls to the second queue at 60 s and gives way; nothing is waiting once the short ones have started, and a
+    save may take longer than a round."""
+    submit, duration = np.array([0.0, 70.0, 125.0]), np.array([600.0, 5.0, 5.0])
+    trace = make_trace("hand", submit, duration, np.array([2, 1, 1]))
+    costs = Costs(launch_us=0, save_us=save_us, restore_us=0)
+    simulation = Simulation(trace, load_cluster("1x2"), make("las:round=1m,thresholds=2m"), Options(costs=costs))
+    result = simulation.run()
+    assert (result.completed, result.unfinished) == (3, 0)
+    assert result.preemptions >= 1
 
 
 @settings(max_examples=examples(12), deadline=None)

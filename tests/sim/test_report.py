@@ -99,6 +99,22 @@ def test_tables_show_every_policy_and_tier() -> None:
         assert word in text
 
 
+def test_a_policy_that_completed_nothing_has_no_figures_of_completed_jobs() -> None:
+    trace = load_trace("synthetic:jobs=5", 16)
+    none = simulate(trace, load_cluster("4x4"), FirstCome(), Options(cluster="4x4", label="none", horizon_us=0))
+    some = run("some")
+    assert (none.completed, none.unfinished) == (0, 5)
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(table([none, some]))
+    first, second = [line for line in console.export_text().splitlines() if line.startswith("│")]
+    assert first.count(" – ") == 7 and "–" not in second
+    text = to_json([none, some])
+    rows = msgspec.json.decode(text)
+    figures = [key for key in rows[0] if key.startswith(("jct_m", "jct_p", "queue_m", "queue_p", "rho_"))]
+    assert len(figures) == 9 and all(rows[0][key] is None and rows[1][key] is not None for key in figures)
+    assert from_json(text) == [none, some]
+
+
 def test_jobs_left_out_of_the_means_are_mentioned() -> None:
     result = msgspec.structs.replace(run("fifo"), unfinished=3, refused=2, refusals={"NeverFits": 2})
     assert notes([result]) == [

@@ -20,9 +20,10 @@ from tidewright.plan.plan import Plan, Wake
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.costs import FREE, Costs
 from tidewright.sim.faults import FaultSettings
+from tidewright.sim.report import notes
 from tidewright.sim.result import from_json, to_json
 from tidewright.sim.run import Options, Simulation, simulate
-from tidewright.sim.trace import Trace, make_trace
+from tidewright.sim.trace import Trace, make_trace, with_load
 from tidewright.sim.traces import load_trace
 
 from ..sizes import examples
@@ -118,6 +119,14 @@ def test_a_run_that_goes_nowhere_ends_and_says_so() -> None:
     assert (result.unfinished, result.completed, result.jct_mean_s) == (2, 0, 0.0)
     bounded = simulate(jobs((0, 10, 1), (50, 10, 1)), load_cluster("1x1"), FirstCome(), Options(horizon_us=20 * SECOND))
     assert (bounded.completed, bounded.unfinished) == (1, 1)
+    assert bounded.remarks == ("1 job was never submitted: the simulation ends after 20s",)
+
+
+def test_jobs_that_come_after_ten_years_are_said_to_be_left_out() -> None:
+    trace = with_load(load_trace("philly:20", 16), 0.0001, 16)
+    result = simulate(trace, load_cluster("2x8"), FirstCome())
+    assert (result.completed, result.unfinished) == (1, 19)
+    assert notes([result])[0] == "19 jobs were never submitted: the simulation ends after 10 years"
 
 
 class Fidget:

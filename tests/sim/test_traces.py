@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidewright.base.errors import UsageError
 from tidewright.base.units import SECOND
-from tidewright.model.job import problems
+from tidewright.model.job import LONGEST_US, problems
 from tidewright.sim.trace import head, with_estimates
 from tidewright.sim.trace_csv import SHOWN, parse
 from tidewright.sim.traces import load_trace, registry
@@ -170,6 +170,12 @@ def test_estimates_err_by_the_factor_asked_for_and_leave_the_truth_alone() -> No
     assert (told.duration == trace.duration).all()
     assert abs(np.log(told.expected / trace.duration).std() - 0.5) < 0.02
     assert with_estimates(trace, 0.0, seed=3) is trace
+
+
+def test_estimates_of_any_error_are_ones_that_a_request_may_state() -> None:
+    noisy = with_estimates(load_trace("philly:200", 16), 10.0, seed=0)
+    assert int(noisy.expected.min()) >= 1 and int(noisy.expected.max()) == LONGEST_US
+    assert not any(problems(noisy.spec(row)) for row in range(len(noisy)))
 
 
 def test_tiers_of_philly_are_drawn_in_the_proportions_asked_for() -> None:

@@ -31,16 +31,16 @@ def percent(share: float) -> str:
 COLUMNS: tuple[tuple[str, str, Cell], ...] = (
     ("policy", "who and how much", lambda r: r.policy),
     ("done", "completed jobs of all", lambda r: _completed(r)),
-    ("JCT mean", "completion minus submission", lambda r: duration(r.jct_mean_s)),
-    ("median", "JCT, half of the jobs", lambda r: duration(r.jct_median_s)),
-    ("p99", "JCT, all but one in a hundred", lambda r: duration(r.jct_p99_s)),
-    ("queue mean", "first start minus submission", lambda r: duration(r.queue_mean_s)),
-    ("queue p99", "all but one in a hundred", lambda r: duration(r.queue_p99_s)),
+    ("JCT mean", "completion minus submission", lambda r: _of_completed(r, duration(r.jct_mean_s))),
+    ("median", "JCT, half of the jobs", lambda r: _of_completed(r, duration(r.jct_median_s))),
+    ("p99", "JCT, all but one in a hundred", lambda r: _of_completed(r, duration(r.jct_p99_s))),
+    ("queue mean", "first start minus submission", lambda r: _of_completed(r, duration(r.queue_mean_s))),
+    ("queue p99", "all but one in a hundred", lambda r: _of_completed(r, duration(r.queue_p99_s))),
     ("queued", "jobs waiting, mean over time", lambda r: f"{r.queue_length_mean:,.1f}"),
     ("makespan", "until the last job ended", lambda r: duration(r.makespan_s)),
     ("util.", "device-time held, until the last submission", lambda r: percent(r.utilisation_arriving)),
-    ("ρ mean", "finish-time fairness; 1: as good as alone on a fair share", lambda r: f"{r.rho_mean:.2f}"),
-    ("ρ p99", "of the worst-treated hundredth", lambda r: f"{r.rho_p99:.2f}"),
+    ("ρ mean", "finish-time fairness; 1: as good as alone on a fair share", lambda r: _of_completed(r, f"{r.rho_mean:.2f}")),
+    ("ρ p99", "of the worst-treated hundredth", lambda r: _of_completed(r, f"{r.rho_p99:.2f}")),
     ("preempt.", "suspensions by the policy", lambda r: f"{r.preemptions:,}"),
     ("lost", "device-hours of work done twice", lambda r: f"{r.lost_device_hours:,.1f} h"),
     ("goodput", "completed jobs' own work in the device-time held", lambda r: percent(r.goodput)),
@@ -50,6 +50,11 @@ TIER_COLUMNS = ("policy", "tier", "target", "jobs", "fraction", "p5", "attained"
 
 def _completed(result: SimulationResult) -> str:
     return f"{result.completed:,}" + (f" of {result.jobs:,}" if result.completed < result.jobs else "")
+
+
+def _of_completed(result: SimulationResult, text: str) -> str:
+    """A figure over completed jobs; a dash where there are none."""
+    return text if result.completed else "–"
 
 
 def tier_rows(results: Sequence[SimulationResult]) -> list[tuple[str, ...]]:

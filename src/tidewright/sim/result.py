@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct, field
 
@@ -9,6 +11,10 @@ from ..base.errors import UsageError
 from .meter import Series
 
 SCHEMA = "tidewright.simulation/1"
+_OF_COMPLETED = (
+    "jct_mean_s", "jct_median_s", "jct_p99_s", "queue_mean_s", "queue_p99_s", "rho_mean", "rho_p99", "rho_worst", "rho_unfair",
+)  # fmt: skip
+"""Figures that nothing can be said of where no job completed: 0 in the record, null in JSON."""
 
 
 class TierResult(Struct, frozen=True, kw_only=True):
@@ -34,7 +40,7 @@ class TierResult(Struct, frozen=True, kw_only=True):
 
 
 class SimulationResult(Struct, frozen=True, kw_only=True):
-    """Times are seconds, areas device-hours. Means and quantiles are over completed jobs.
+    """Times are seconds, areas device-hours. Means and quantiles are over completed jobs, and 0 where there are none.
 
     JCT is end minus submission; queueing is first start minus submission; utilisation is device-time held over
     capacity times makespan; ``rho`` is finish-time fairness, see ``sim.metrics.fairness``.
@@ -96,13 +102,20 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
 
 def to_json(results: list[SimulationResult]) -> bytes:
     """A JSON array of results, indented."""
-    return msgspec.json.format(msgspec.json.encode(results), indent=2)
+    rows = msgspec.to_builtins(results)
+    for row in rows:
+        if not row["completed"]:
+            row.update(dict.fromkeys(_OF_COMPLETED))
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2)
 
 
 def from_json(text: bytes) -> list[SimulationResult]:
     """The results in ``to_json``'s output. Raises UsageError when it is anything else or of another version."""
     try:
-        results = msgspec.json.decode(text, type=list[SimulationResult])
+        rows = msgspec.json.decode(text, type=list[dict[str, Any]])
+        for row in rows:
+            row.update((key, 0.0) for key in _OF_COMPLETED if key in row and row[key] is None)
+        results = msgspec.convert(rows, list[SimulationResult])
     except msgspec.MsgspecError as error:
         raise UsageError(f"not simulation results: {error}", "give the output of tide simulate -o json") from error
     wrong = [result.schema for result in results if result.schema != SCHEMA]

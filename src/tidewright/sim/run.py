@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ..base.errors import Bug
-from ..base.units import DAY, MS
+from ..base.units import DAY, MS, agreeing, counted, format_duration
 from ..drive.driver import EngineDriver, Recorder
 from ..engine.book import QUEUED
 from ..engine.commands import Command, Ended, PlanRequest, Reply
@@ -39,6 +39,7 @@ from .world import SimulatedWorld
 
 Progress = Callable[[int, int, int], None]
 """Called now and then with (jobs settled, jobs in the trace, simulated microseconds)."""
+_YEAR = 365 * DAY
 _PROGRESS_TURNS = 2048
 _IDLE_ROUNDS = 10_000
 """Planning rounds in a row without a move, less than a millisecond apart on average, that no sane policy needs."""
@@ -58,7 +59,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """Whether running jobs are imaged now and then; None: when nodes or ranks fail, which is what images are for."""
     think_us: int = 0
     """How long a plan takes; the world moves on meanwhile."""
-    horizon_us: int = 3650 * DAY
+    horizon_us: int = 10 * _YEAR
     cluster: str = "custom"
     label: str = ""
     """What to call the policy in results; empty: the planner's own name."""
@@ -322,7 +323,18 @@ class Simulation:
             moves=self.moves,
             checkpoints=self.world.checkpoints,
         )
-        return measure(self.outcomes, self.meter, labels)
+        result = measure(self.outcomes, self.meter, labels)
+        return structs.replace(result, remarks=(*result.remarks, *self._beyond_horizon()))
+
+    def _beyond_horizon(self) -> list[str]:
+        """A remark on the jobs of the trace that come after the end of the simulation."""
+        horizon = self.options.horizon_us
+        late = int((self.trace.submit > horizon).sum())
+        if not late:
+            return []
+        were = agreeing(late, "was", "were")
+        after = format_duration(horizon) if horizon % _YEAR else counted(horizon // _YEAR, "year")
+        return [f"{counted(late, 'job')} {were} never submitted: the simulation ends after {after}"]
 
     def why_unfinished(self) -> dict[int, str]:
         """Row to the state in which a job that has not ended is, and the limit it waits behind where one is known."""

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from ..base.errors import UsageError
 from ..base.rng import stream_seed
 from ..base.units import SECOND, counted
-from ..model.job import JobSpec, Phase, Tier
+from ..model.job import LONGEST_US, MAX_RANKS, JobSpec, Phase, Tier
 
 _COMMAND = ("trace",)
 _TIERS = tuple(tier.name.lower() for tier in Tier)
-MAX_ESTIMATE_US = 2**62
 
 
 class Trace(Struct, frozen=True, kw_only=True):
@@ -106,7 +105,8 @@ def make_trace(
     """A trace from columns in seconds, in any order; time starts at the first submission.
 
     Rows are sorted by submission, ties in the order given. ``columns`` are Trace's optional fields; arrays hold one
-    value per row. Raises UsageError when there are no rows, or a row has no finite time of submission or no run time above 0.
+    value per row. Raises UsageError when there are no rows, or a row has no finite time of submission, no run time above 0 or
+    more devices than a job may have.
     """
     if not len(submit_s):
         raise UsageError(f"trace {name} holds no jobs", "give a trace with at least one job")
@@ -116,6 +116,13 @@ def make_trace(
         raise UsageError(
             f"trace {name}, row {at + 1}: submitted at {submit_s[at]:g} s for {duration_s[at]:g} s",
             "times of submission must be finite, and run times above 0",
+        )
+    large = np.flatnonzero(devices > MAX_RANKS)
+    if len(large):
+        at = int(large[0])
+        raise UsageError(
+            f"trace {name}, row {at + 1}: submitted at {submit_s[at]:g} s on {devices[at]} devices",
+            f"a job has at most {MAX_RANKS} devices, those of all its instances together",
         )
     order = np.argsort(submit_s, kind="stable")
     submit = np.rint((submit_s - submit_s.min()) * SECOND).astype(np.int64)[order]
@@ -184,13 +191,14 @@ def with_estimates(trace: Trace, error: float, seed: int) -> Trace:
     """The same trace with ``expected`` off by a log-normal factor of this sigma (0.5: two thirds lie within ×/÷ 1.65).
 
     Users' estimates are wrong by factors, not by amounts (Mu'alem & Feitelson, TPDS 2001). Zero keeps the oracle.
+    None exceeds what a request may state, so that every job is let in as it would be without the error.
     """
     if not 0 <= error <= 10:
         raise UsageError(f"estimate error {error} is not between 0 and 10", "0 is exact; 0.5 is typical of good models")
     if not error:
         return trace
     noise = np.random.Generator(np.random.PCG64(stream_seed(seed, "estimates"))).standard_normal(len(trace))
-    estimate = np.clip(trace.duration * np.exp(error * noise), 1, MAX_ESTIMATE_US).astype(np.int64)
+    estimate = np.clip(trace.duration * np.exp(error * noise), 1, LONGEST_US).astype(np.int64)
     return changed(trace, expected=estimate)
 
 

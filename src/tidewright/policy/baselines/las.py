@@ -12,6 +12,7 @@ from msgspec import structs
 
 from ...base.units import SECOND, WHOLE_DEVICE
 from ...model.cause import Cause, Code
+from ...model.job import State
 from ...model.table import Column
 from ...model.view import View
 from ...plan.order import OrderTerm, QueueOrder
@@ -62,8 +63,9 @@ class Las:
     def _wake(self, view: View, service: Column, preferences: Preferences, composer: Composer) -> Wake:
         everyone = len(composer.started) == int(view.jobs.waiting.sum())
         if self.round_us:
-            at = 0 if everyone else (view.now // self.round_us + 1) * self.round_us
-            return Wake(on_arrival=everyone or any(composer.board.free_total), on_free=False, at=at)
+            settled = everyone and not _suspends(view, composer)
+            at = 0 if settled else (view.now // self.round_us + 1) * self.round_us
+            return Wake(on_arrival=settled or any(composer.board.free_total), on_free=False, at=at)
         if everyone:
             return Wake()
         jobs = view.jobs
@@ -97,6 +99,12 @@ class Las:
     def _queue(self, view: View) -> Column:
         found: Column = np.searchsorted(self.thresholds, view.jobs.attained_now, side="right")
         return found
+
+
+def _suspends(view: View, composer: Composer) -> bool:
+    """Whether rows will wait that do not wait yet: this plan suspends them, or an earlier one did and they still save."""
+    moved = int(np.count_nonzero(composer.touched)) > len(composer.started)
+    return moved or bool((view.jobs.state == int(State.SUSPENDING)).any())
 
 
 def _first_start(view: View, row: int) -> Cause:
