@@ -151,7 +151,7 @@ def test_a_runtime_that_hangs_hides_nothing_else(pool: Pool, monkeypatch: pytest
 
 def test_clients_are_left_out_of_a_replay(pool: Pool) -> None:
     pool.tide("run", "--wait", "--", "sleep", "0.2")
-    assert "as clients of device runtimes, and are left out" in pool.tide("replay", str(pool.state))
+    assert "only for a device runtime, and are left out" in pool.tide("replay", str(pool.state))
 
 
 def test_what_cannot_be_is_refused(pool: Pool) -> None:
