@@ -1,15 +1,16 @@
-"""Text files read line by line, packed (.gz, .zst, .xz) or not, so that their size does not matter.
+"""Text files read line by line, packed (.gz, .zst, .xz) or not, so that their size does not matter; and the rows of CSV in them.
 
-It refuses to know what the lines say.
+It refuses to know what the lines and cells say.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +24,9 @@ _LINES = 1 << 16
 _BUFFER = 1 << 20
 _PACKED_BYTES = 1 << 11
 """Fed to zstd at a time: equal bytes pack into blocks of 4 bytes for 128 KiB, and what comes out of one feed is in memory."""
+ROW_LINES = 100
+"""Most lines of one row: with more, a cell has most likely swallowed the rows behind a quote that is not closed."""
+_CLOSE = f"close the quote in its cell, and write a quote inside quotes twice; a row may span {ROW_LINES} lines"
 
 
 class _Zstd(io.RawIOBase):
@@ -104,3 +108,39 @@ def _counted(text: io.TextIOWrapper, file: IO[bytes], size: int, reading: Readin
         if reading is not None and not number % _LINES:
             reading(file.tell(), size)
         yield line
+
+
+def numbered_rows(lines: Iterable[str], source: str, remedy: str) -> Iterator[tuple[list[str], int]]:
+    """Each row with the number of its last line; a line without cells is an empty row.
+
+    Raises UsageError for what is no CSV, with the line at which the quote opens where one is not closed.
+    """
+    row: list[str] = []
+    before = 0
+
+    def noted() -> Iterator[str]:
+        for line in lines:
+            row.append(line)
+            if len(row) > ROW_LINES:
+                raise csv.Error(f"its row spans more than {ROW_LINES} lines")
+            yield line
+        row.append("")  # what fails is the end, not the line before it
+
+    reader = csv.reader(noted(), strict=True)
+    try:
+        for cells in reader:
+            row.clear()
+            before = reader.line_num
+            yield cells, before
+    except csv.Error as error:
+        if '"' not in "".join(row):
+            raise UsageError(f"{source}:{reader.line_num}: {error}", remedy) from error
+        at = before + 1 + _opening(row[:-1])
+        raise UsageError(
+            f"{source}:{at}: a quote opens here and is not closed where a cell ends ({error})", _CLOSE
+        ) from error
+
+
+def _opening(row: list[str]) -> int:
+    """At which of these lines, which end inside quotes, the last quoted cell begins: each but the first begins inside quotes."""
+    return max((at for at, line in enumerate(row) if '"' in line.replace('""', "")), default=0)

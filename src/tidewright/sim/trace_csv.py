@@ -5,7 +5,6 @@ Every mistake in the file is reported with its line. It refuses to know what the
 
 from __future__ import annotations
 
-import csv
 from array import array
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -28,7 +27,7 @@ from ..model.job import (
     Tier,
     problems,
 )
-from .stream import Reading, open_lines, stem
+from .stream import Reading, numbered_rows, open_lines, stem
 from .trace import Trace, make_trace
 
 NAMES = {
@@ -86,14 +85,12 @@ def parse(lines: Iterable[str], source: str, name: str, form: TraceFormat = OURS
 
 def read_table(lines: Iterable[str], source: str, form: TraceFormat) -> TraceTable:
     """The rows in an iterable of lines, for those who choose among them. Raises UsageError without the columns needed."""
-    rows = csv.reader(iter(lines))
-    try:
-        table = TraceTable(source, _columns([cell.strip().lower() for cell in next(rows, [])], source, form), form)
-        for row in rows:
-            if any(cell.strip() for cell in row):
-                table.add(row, rows.line_num)
-    except csv.Error as error:
-        raise UsageError(f"{source}:{rows.line_num}: {error}", _REMEDY) from error
+    rows = numbered_rows(lines, source, _REMEDY)
+    header, _ = next(rows, ([], 0))
+    table = TraceTable(source, _columns([cell.strip().lower() for cell in header], source, form), form)
+    for row, line in rows:
+        if any(cell.strip() for cell in row):
+            table.add(row, line)
     return table
 
 
