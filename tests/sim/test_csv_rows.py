@@ -66,3 +66,17 @@ def test_the_lines_of_mistakes_count_those_inside_quotes() -> None:
     assert "t.csv:4: duration: 'soon'" in refusal(COMMANDS, '0,10,1,"a\nb"', "1,soon,1,").message.replace(
         "not a duration: ", ""
     )
+
+
+def test_a_row_has_no_more_cells_than_the_header() -> None:
+    message = refusal("submit,duration,devices", "0,3,600,4", "1,3,1,, ", "2,soon,1").message
+    assert message.splitlines()[0] == "t.csv:2: 4 cells, but the header names 3 columns"
+    assert "t.csv:4: duration" in message and "t.csv:3" not in message
+    assert len(read("submit,duration,devices", "0,3,6,, ", "1,3,1,")) == 2
+
+
+def test_a_column_that_is_read_is_there_once() -> None:
+    assert (
+        refusal("submit,duration,Duration,devices", "0,3,600,4").message == "t.csv:1: two columns are called duration"
+    )
+    assert len(read("submit,duration,note,devices,note", "0,3,a,1,b")) == 1
