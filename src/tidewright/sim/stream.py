@@ -23,20 +23,18 @@ PACKED = (".gz", ".zst", ".xz")
 _LINES = 1 << 16
 _BUFFER = 1 << 20
 _PACKED_BYTES = 1 << 11
-"""Fed to zstd at a time: equal bytes pack into blocks of 4 bytes for 128 KiB, and what comes out of one feed is in memory."""
+"""Unpacked at a time: equal bytes pack into blocks of 4 bytes for 128 KiB, and what comes out of them is in memory."""
 ROW_LINES = 100
 """Most lines of one row: with more, a cell has most likely swallowed the rows behind a quote that is not closed."""
 _CLOSE = f"close the quote in its cell, and write a quote inside quotes twice; a row may span {ROW_LINES} lines"
 
 
-class _Zstd(io.RawIOBase):
-    """The frames of a file unpacked; unlike zstandard's own reader it says so when the last one is cut off."""
+class _Frames(io.RawIOBase):
+    """The frames of a file, unpacked one after another by what ``start`` makes; unlike zstandard's own reader it says so when the
+    last one is cut off, and unlike lzma's when no frame is what follows one. ``padding`` may stand between frames."""
 
-    def __init__(self, packed: IO[bytes]) -> None:
-        import zstandard
-
-        self._packed = packed
-        self._decompressor = zstandard.ZstdDecompressor()
+    def __init__(self, packed: IO[bytes], start: Callable[[], Any], padding: bytes = b"") -> None:
+        self._packed, self._start, self._padding = packed, start, padding
         self._frame: Any = None
         self._input = b""
         self._ready = memoryview(b"")
@@ -51,9 +49,13 @@ class _Zstd(io.RawIOBase):
             self._input = self._input or self._packed.read(_PACKED_BYTES)
             if not self._input:
                 if self._frame is not None:
-                    raise EOFError("it ends inside a zstd frame")
+                    raise EOFError("it ends inside a frame")
                 return 0
-            self._frame = self._frame or self._decompressor.decompressobj()
+            if self._frame is None:
+                self._input = self._input.lstrip(self._padding)
+                if not self._input:
+                    continue
+                self._frame = self._start()
             self._ready = memoryview(self._frame.decompress(self._input))
             self._input = b""
             if self._frame.eof:
@@ -61,6 +63,12 @@ class _Zstd(io.RawIOBase):
         count = min(len(buffer), len(self._ready))
         buffer[:count], self._ready = self._ready[:count], self._ready[count:]
         return count
+
+
+def _zstd_frame() -> Any:
+    import zstandard
+
+    return zstandard.ZstdDecompressor().decompressobj()
 
 
 def stem(path: Path) -> str:
@@ -97,9 +105,9 @@ def _unpacked(path: Path, file: IO[bytes]) -> io.TextIOWrapper:
     if path.suffix == ".gz":
         stream = gzip.GzipFile(fileobj=file)
     elif path.suffix == ".xz":
-        stream = lzma.open(file)  # noqa: SIM115
+        stream = io.BufferedReader(_Frames(file, lzma.LZMADecompressor, padding=b"\0"), _BUFFER)
     elif path.suffix == ".zst":
-        stream = io.BufferedReader(_Zstd(file), _BUFFER)
+        stream = io.BufferedReader(_Frames(file, _zstd_frame), _BUFFER)
     return io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
 
 
