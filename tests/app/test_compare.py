@@ -172,6 +172,28 @@ def test_a_changed_option_trace_or_code_never_mixes(tmp_path: Path, monkeypatch:
     assert f"3 results in {folder} are of another version of the code and are not used" in found["remarks"]
 
 
+def test_a_table_named_behind_a_comma_counts_by_its_contents(tmp_path: Path) -> None:
+    trace, speeds = tmp_path / "gv.tsv", tmp_path / "th.csv"
+    trace.write_text("\t".join(["LM", "python", "lm", "--steps", "1", "1000", "1", "1", "-1", "0"]) + "\n")
+    base = (
+        "-t",
+        f"gavel:{trace},kind=v100,throughputs={speeds}",
+        "-c",
+        "1x2:v100",
+        "-p",
+        "fifo",
+        "--save",
+        str(tmp_path / "cells"),
+    )
+    found = []
+    for per_s in (10, 10, 1000):
+        speeds.write_text(f"workload,kind,devices,per_s\nLM,v100,1,{per_s}\n")
+        worker._loaded.cache_clear()
+        found.append(figures(data(base=base)))
+    assert found[0] == found[1] != found[2]
+    assert len(COMMANDS) == 2
+
+
 def test_a_trace_that_changes_meanwhile_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, folder = tmp_path / "t.csv", tmp_path / "cells"
     trace.write_text("submit,duration,devices\n0,100,1\n")

@@ -187,3 +187,40 @@ def test_one_file_is_not_two(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: no page with plots")
     words = ("simulate", "-t", "nowhere.csv", "--report", str(tmp_path / "x"), "--jobs-out", str(tmp_path / "." / "x"))
     assert "name one file" in str(CliRunner().invoke(tide, words).exception)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "-t", "read.csv", "--jobs-out"),
+        ("simulate", "-t", "csv:read.csv", "--report"),
+        ("simulate", "-t", "gavel:jobs.tsv,throughputs=read.csv", "--jobs-out"),
+        ("simulate", "-t", "philly:10", "-c", "./read.csv", "--jobs-out"),
+        ("simulate", "-t", "philly:10", "--rates", "read.csv", "--jobs-out"),
+        ("simulate", "-t", "philly:10", "--profile", "read.csv", "--jobs-out"),
+        ("simulate", "-t", "philly:10", "--costs", "learn:read.csv", "--jobs-out"),
+        ("replay", "read.csv", "--jobs-out"),
+        ("replay", "read.csv", "--report"),
+        ("compare", "-t", "philly:10", "-t", "read.csv", "--html"),
+        ("compare", "-t", "philly:10", "--costs", "learn:read.csv", "--html"),
+        ("pack", "openb:folder,pods=read.csv", "--report"),
+    ],
+)
+@pytest.mark.parametrize("written", ["read.csv", "link.csv"])
+def test_what_is_read_is_not_replaced(
+    words: tuple[str, ...], written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no page with plots")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "read.csv").write_text("submit,duration,devices\n0,10,1\n")
+    (tmp_path / "link.csv").symlink_to("read.csv")
+    error = CliRunner().invoke(tide, [*words, written]).exception
+    assert isinstance(error, UsageError) and f"{words[-1]} {written} is the file that" in error.message
+    assert error.remedy == f"give another {words[-1]}"
+    assert (tmp_path / "read.csv").read_text() == "submit,duration,devices\n0,10,1\n"
+
+
+def test_the_journal_of_a_state_directory_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"x")
+    words = ("replay", str(tmp_path), "--jobs-out", str(tmp_path / "journal.db"))
+    assert "is the file that" in str(CliRunner().invoke(tide, words).exception)

@@ -55,7 +55,12 @@ def test_all_mistakes_of_a_file_come_at_once(tmp_path: Path) -> None:
     path.write_text("name,devices,colour\na,4,\nb b,4,\nc,99,\nd,4,red\na,2,\n")
     with pytest.raises(UsageError) as caught:
         load_cluster(str(path))
-    for said in (":3: name 'b b'", ":4: 99 devices", ":5: unknown colour", "two nodes have the same name"):
+    for said in (
+        ":3: name 'b b'",
+        ":4: devices: 99 is not a whole number between 1 and 64",
+        ":5: unknown colour",
+        "two nodes have the same name",
+    ):
         assert said in caught.value.message
 
 
@@ -63,3 +68,50 @@ def test_all_mistakes_of_a_file_come_at_once(tmp_path: Path) -> None:
 def test_nonsense_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"write e\.g\. philly"):
         load_cluster(text)
+
+
+SWITCHES = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", b"name,devices\n\xff,4\n", "a.csv: it is not text in UTF-8"),
+        ("a.yaml", b"- {name: \xff}\n", "a.yaml: it is not text in UTF-8"),
+        ("a.yaml", b"- {name: 2024-13-45}\n", "cannot read cluster"),
+        ("a.csv", SWITCHES.encode() + b"1,4,4,,\nx,4,4,,\n", "a.csv:3: num_switch: x is not a whole number"),
+        ("a.csv", SWITCHES.encode() + b"1,4\n", "a.csv:2: num_gpu_p_node: missing"),
+        ("a.csv", SWITCHES.encode() + b"1,4,,,\n", "a.csv:2: num_gpu_p_node: missing"),
+        ("a.csv", b"name,devices\n\n\na,4\nb,x\n", "a.csv:5: devices: x is not"),
+        ("a.csv", b"name,devices\na,4,5\n", "a.csv:2: unknown cell 3"),
+        ("a.csv", b'name,devices\n"a,4\nb,4\n', "a.csv:2: a quote opens here"),
+        ("a.yaml", b"- {count: 2, per_domain: 0}\n", "node 1: per_domain: 0 is not"),
+        ("a.yaml", b"- {count: .inf}\n", "count: inf is not"),
+        ("a.yaml", b"- {count: 2.9}\n", "count: 2.9 is not"),
+        ("a.yaml", b"- {count: true}\n", "count: True is not"),
+        ("a.yaml", b"- {devices: 8.7}\n", "devices: 8.7 is not"),
+        ("a.yaml", b"- {cpus: -5}\n", "cpus: -5 is not"),
+        ("a.yaml", b"- {domain: [[1], 2]}\n", "domain: [[1], 2] is neither"),
+        ("a.yaml", b"- {domain: }\n", "domain: None is neither"),
+        ("a.yaml", b"- {kind: [a]}\n", "kind: ['a'] is not a name"),
+    ],
+)
+def test_what_a_file_must_not_say(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        load_cluster(str(path))
+    assert said in caught.value.message and caught.value.remedy
+
+
+def test_files_of_other_programs(tmp_path: Path) -> None:
+    path = tmp_path / "pool.csv"
+    path.write_bytes(b"\xef\xbb\xbfname,devices,cpus\r\na,4,8\r\n\r\nb,8,\r\n")
+    assert [(node.name, node.devices, node.cpus) for node in load_cluster(str(path))] == [("a", 4, 8), ("b", 8, 0)]
+    path.write_text(SWITCHES + "2,3,4,16,64\n")
+    nodes = load_cluster(str(path))
+    assert len(nodes) == 6 and {(node.devices, node.cpus, node.memory) for node in nodes} == {(4, 16, 64 * 10**9)}
+    assert [node.domain for node in nodes] == [("rack-000",)] * 3 + [("rack-001",)] * 3
+    yaml = tmp_path / "pool.yaml"
+    yaml.write_text("- {count: 2.0, devices: '8', domain: [1, a]}\n")
+    assert [(node.devices, node.domain) for node in load_cluster(str(yaml))] == [(8, ("1", "a"))] * 2

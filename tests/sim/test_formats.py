@@ -195,6 +195,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress,
     "two.zst": lambda text: b"".join(zstandard.ZstdCompressor().compress(part) for part in (text[:9000], text[9000:])),
     "two.gz": lambda text: gzip.compress(text[:9000]) + gzip.compress(text[9000:]),
+    "two.xz": lambda text: lzma.compress(text[:9000]) + bytes(4) + lzma.compress(text[9000:]),
 }  # fmt: skip
 TEXT = (OURS + "\n" + "".join(f"{at},{at % 977 + 1},1\n" for at in range(20_000))).encode()
 
@@ -214,6 +215,21 @@ def test_packed_files_are_read_as_streams(tmp_path: Path, ending: str, monkeypat
     path.write_bytes(b"submit,duration,devices\n0,1,1\n")
     with pytest.raises(UsageError, match="damaged"):
         load_trace(str(path), 8)
+
+
+@pytest.mark.parametrize("ending", ["gz", "xz", "zst"])
+@pytest.mark.parametrize("damage", [b"garbage", b"?", b"a longer line that is packed by nothing\n" * 99])
+def test_what_follows_the_first_part_of_a_packed_file_is_not_passed_over(
+    tmp_path: Path, ending: str, damage: bytes
+) -> None:
+    path = tmp_path / f"jobs.csv.{ending}"
+    first, second = PACKERS[ending](TEXT[:9000]), PACKERS[ending](TEXT[9000:])
+    for content in (first + damage, first + damage + second, first + bytes([second[0] ^ 255]) + second[1:]):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="damaged"):
+            load_trace(str(path), 8)
+    path.write_bytes(first + second)
+    assert len(load_trace(str(path), 8)) == 20_000
 
 
 def test_a_large_file_is_never_in_memory_as_text(tmp_path: Path) -> None:

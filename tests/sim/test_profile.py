@@ -137,7 +137,21 @@ def test_mistakes_in_profiles(text: str, said: str) -> None:
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("text", ["- a list", "base: [", "base: nobody"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a list",
+        "base: [",
+        "base: nobody",
+        "base: [a]",
+        "seed: .inf",
+        "seed: 2.9",
+        "seed: .nan",
+        "seed: yes",
+        "seed: [1]",
+        "save: 2024-13-45",
+    ],
+)
 def test_mistakes_in_files(tmp_path: Path, text: str) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(text)

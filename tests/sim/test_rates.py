@@ -121,6 +121,8 @@ def test_rates_from_files(tmp_path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("workload,kind,devices,per_s,nodes\nm,A100,1,10,\nm,a100,8,70.5,2\n")
     assert load_rates(str(table)).throughputs == (Throughput("m", "a100", 1, 10.0), Throughput("m", "a100", 8, 70.5, 2))
+    table.write_bytes(b"\xef\xbb\xbf" + table.read_bytes())
+    assert len(load_rates(str(table)).throughputs) == 2
     plain = tmp_path / "t.yaml"
     plain.write_text("kinds: {h100: 2, a100: 1}\nspread: {'': 0.7}\n")
     assert load_rates(str(plain)) == RateSettings(kinds={"h100": 2.0, "a100": 1.0}, spread={"": 0.7})

@@ -10,11 +10,12 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from ..base.errors import UsageError
+from ..live.journal.store import DATABASE
 from ..report.figure import require_matplotlib
 
 ROOM_BYTES = 1 << 20
@@ -47,6 +48,24 @@ def check_output(path: Path, option: str, room: int = ROOM_BYTES) -> None:
                 if error.errno not in _NOT_REPLACED or not path.exists():
                     raise
                 os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+
+
+def files_named(text: str) -> Iterator[Path]:
+    """What the text of an option, like ``FILE``, ``learn:JOURNAL`` or ``gavel:FILE,throughputs=FILE``, may name: paths, most of
+    which do not exist; of a directory the journal in it."""
+    name, _, argument = text.partition(":")
+    for part in (text, name, argument.split(",")[0], *(part.partition("=")[2] for part in text.split(","))):
+        if part:
+            yield Path(part, DATABASE) if os.path.isdir(part) else Path(part)
+
+
+def check_apart(path: Path, option: str, reads: Iterable[str]) -> None:
+    """Raise UsageError when writing ``path`` would replace a file that one of the texts ``reads`` names."""
+    for text in () if _is_stream(path) else reads:
+        for read in files_named(text):
+            with contextlib.suppress(OSError):
+                if path.samefile(read):
+                    raise UsageError(f"{option} {path} is the file that {text} is read from", f"give another {option}")
 
 
 def write_output(path: Path, content: bytes, option: str) -> None:

@@ -43,7 +43,7 @@ def run_disb(
     """
     from ..app import disb
 
-    check_files(report)
+    check_files(report, reads=(table,))
     matrix = disb.run_disb(
         workloads or ("A",), disb.rows_of(rows, device), seconds=seconds, device=device, small=not full, seed=seed,
         loop="open" if open_loop else "closed", slowdowns=table, progress=out.note,

@@ -135,7 +135,8 @@ def command(
     from ..app.compare import present
     from ..app.compare.run import compare, cpus
 
-    check_files(report, option="--html")
+    several = (text for name in ("traces", "clusters", "profiles", "costs") for text in given[name])
+    check_files(report, option="--html", reads=(*several, given["rates"]))
     asked = _question(given)
     try:
         with progress("comparing", total=1.0, lines=True) as bar:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,21 @@ jobs_out_option = click.option(
 )
 
 
-def check_files(report: Path | None = None, jobs_out: Path | None = None, option: str = REPORT) -> None:
-    """Raise UsageError for files that could not be written, and where matplotlib is missing for a page."""
-    from ..app.output_file import check_output, check_plots
+def check_files(
+    report: Path | None = None, jobs_out: Path | None = None, option: str = REPORT, reads: Iterable[object] = ()
+) -> None:
+    """Raise UsageError for files that could not be written or are among those that ``reads``, the values of options, name, and
+    where matplotlib is missing for a page."""
+    from ..app.output_file import check_apart, check_output, check_plots
 
+    texts = [str(value) for value in reads if value]
     if report is not None:
         check_plots()
         check_output(report, option)
+        check_apart(report, option, texts)
     if jobs_out is not None:
         check_output(jobs_out, JOBS_OUT)
+        check_apart(jobs_out, JOBS_OUT, texts)
     if report is not None and jobs_out is not None and os.path.realpath(report) == os.path.realpath(jobs_out):
         raise UsageError(f"{option} and {JOBS_OUT} name one file, {report}", "give two files")
 

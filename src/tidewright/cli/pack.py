@@ -31,7 +31,7 @@ def command(trace: str, placement: str, seeds: str, report: Path | None, output:
     """
     from ..app import packing
 
-    check_files(report)
+    check_files(report, reads=(trace,))
     with progress("packing", total=1.0) as bar:
         results = packing.pack(trace, placement, seeds, bar.update)
     if output == "json":

@@ -36,7 +36,7 @@ def command(
     """
     from ..app.simulate import JobsTable, rerun
 
-    check_files(report, jobs_out)
+    check_files(report, jobs_out, reads=(journal or session.state, cluster, profile, costs))
     jobs = JobsTable() if jobs_out is not None else None
     with progress("replaying", total=1.0) as bar:
         results, recording = rerun(

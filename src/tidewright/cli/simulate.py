@@ -112,7 +112,7 @@ def command(
     """
     from ..app.simulate import JobsTable, Question, run_trace
 
-    check_files(report, jobs_out)
+    check_files(report, jobs_out, reads=(profile, *(asked[name] for name in ("trace", "cluster", "rates", "costs"))))
     jobs_table = JobsTable() if jobs_out is not None else None
     question = Question(jobs=jobs or 0, profile=profile or "default", **asked)
     with progress("simulating", total=1.0) as bar:

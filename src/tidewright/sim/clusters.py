@@ -5,7 +5,7 @@ It refuses to know what runs on them.
 
 from __future__ import annotations
 
-import csv
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ import yaml
 from ..base.errors import TideError, UsageError
 from ..base.ids import valid_name
 from ..base.units import parse_bytes
+from ..model.job import MAX_CPUS_MILLI
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
+from .stream import numbered_rows
 
 NODES_PER_RACK = 16
 """Nodes that share a top-of-rack switch, the topology domain when none is given."""
@@ -52,29 +54,36 @@ def load_cluster(text: str) -> tuple[NodeSpec, ...]:
 
 def _from_file(path: Path) -> tuple[NodeSpec, ...]:
     try:
-        text = path.read_text()
-        rows = _csv_rows(text) if path.suffix == ".csv" else _yaml_rows(yaml.safe_load(text))
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".csv":
+            return _from_csv(text, str(path))
+        rows = _yaml_rows(yaml.safe_load(text))
     except OSError as error:
         raise UsageError(f"cannot read cluster {path}: {error.strerror}", _REMEDY) from error
-    except (yaml.YAMLError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read cluster {path}: it is not text in UTF-8 ({error.reason})", _REMEDY) from error
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"cannot read cluster {path}: {error}", _REMEDY) from error
-    first = 2 if path.suffix == ".csv" else 1
-    return _build(
-        rows,
-        [f"{path}:{at}" if path.suffix == ".csv" else f"{path} node {at}" for at in range(first, first + len(rows))],
-    )
+    return _build(rows, [f"{path} node {at}" for at in range(1, 1 + len(rows))])
 
 
-def _csv_rows(text: str) -> list[dict[str, Any]]:
-    rows = list(csv.DictReader(text.splitlines()))
-    if rows and rows[0].keys() >= dict.fromkeys(_SWITCHES).keys():
-        return [_of_switches(row) for row in rows]
-    return [{key: value for key, value in row.items() if value} for row in rows]
+def _from_csv(text: str, source: str) -> tuple[NodeSpec, ...]:
+    rows: list[dict[str, Any]] = []
+    places = []
+    header: list[str] = []
+    for cells, line in numbered_rows(io.StringIO(text, newline=""), source, _REMEDY):
+        if not header:
+            header = [cell.strip() for cell in cells]
+        elif any(cells):
+            names = header + [f"cell {at}" for at in range(len(header) + 1, len(cells) + 1)]
+            rows.append({name: cell for name, cell in zip(names, cells, strict=False) if cell})
+            places.append(f"{source}:{line}")
+    return _build(rows, places, switches=set(header) >= set(_SWITCHES))
 
 
 def _of_switches(row: dict[str, Any]) -> dict[str, Any]:
     """One row of a cluster file of the Tiresias simulator (NSDI'19): switches of equal nodes. Memory is in GB."""
-    switches, nodes, devices = (int(row[name]) for name in _SWITCHES)
+    switches, nodes, devices = (_whole(row, name, None, 1, MAX_NODES) for name in _SWITCHES)
     found: dict[str, Any] = {"count": switches * nodes, "devices": devices, "per_domain": nodes}
     if row.get("num_cpu_p_node"):
         found["cpus"] = row["num_cpu_p_node"]
@@ -90,13 +99,13 @@ def _yaml_rows(tree: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _build(rows: list[dict[str, Any]], places: list[str]) -> tuple[NodeSpec, ...]:
+def _build(rows: list[dict[str, Any]], places: list[str], switches: bool = False) -> tuple[NodeSpec, ...]:
     nodes: list[NodeSpec] = []
     mistakes: list[str] = []
     for row, place in zip(rows, places, strict=True):
         try:
-            nodes.extend(_group(row, len(nodes)))
-        except (TideError, ValueError, TypeError) as error:
+            nodes.extend(_group(_of_switches(row) if switches else row, len(nodes)))
+        except (TideError, ValueError, TypeError, OverflowError) as error:
             mistakes.append(f"{place}: {error}")
     names = [node.name for node in nodes]
     if len(dict.fromkeys(names)) != len(names):
@@ -112,11 +121,9 @@ def _group(row: dict[str, Any], first: int) -> list[NodeSpec]:
     unknown = [key for key in row if key not in _KEYS]
     if unknown:
         raise ValueError(f"unknown {', '.join(map(str, unknown))}; known: {', '.join(_KEYS)}")
-    count, devices = int(row.get("count", 1)), int(row.get("devices", 8))
-    if not 1 <= count <= MAX_NODES or first + count > MAX_NODES:
-        raise ValueError(f"{count} nodes; between 1 and {MAX_NODES} in all")
-    if not 1 <= devices <= MAX_DEVICES_PER_NODE:
-        raise ValueError(f"{devices} devices a node; between 1 and {MAX_DEVICES_PER_NODE}")
+    count, devices = _whole(row, "count", 1, 1, MAX_NODES), _whole(row, "devices", 8, 1, MAX_DEVICES_PER_NODE)
+    if first + count > MAX_NODES:
+        raise ValueError(f"{first + count} nodes; at most {MAX_NODES} in all")
     return [_node(row, first + at, count, devices) for at in range(count)]
 
 
@@ -126,14 +133,35 @@ def _node(row: dict[str, Any], index: int, count: int, devices: int) -> NodeSpec
         name = f"{name}-{index:04d}"
     if not valid_name(name):
         raise ValueError(f"name {name!r} may hold letters, digits and . _ - only")
-    domain = row.get("domain", f"rack-{index // int(row.get('per_domain', NODES_PER_RACK)):03d}")
-    path = tuple(domain) if isinstance(domain, list | tuple) else tuple(str(domain).split("/"))
+    kind = row.get("kind", "gpu")
+    if not isinstance(kind, str | int | float):
+        raise ValueError(f"kind: {kind!r} is not a name")
     return NodeSpec(
         name=name,
-        kind=str(row.get("kind", "gpu")).lower(),
+        kind=str(kind).lower(),
         devices=devices,
         device_memory=parse_bytes(row.get("device_memory", 0)),
         memory=parse_bytes(row.get("memory", 0)),
-        cpus=int(row.get("cpus", 0)),
-        domain=path,
+        cpus=_whole(row, "cpus", 0, 0, MAX_CPUS_MILLI // 1000),
+        domain=_domain(row, index),
     )
+
+
+def _domain(row: dict[str, Any], index: int) -> tuple[str, ...]:
+    given = row.get("domain", f"rack-{index // _whole(row, 'per_domain', NODES_PER_RACK, 1, MAX_NODES):03d}")
+    parts = given if isinstance(given, list) else [given]
+    if not parts or not all(isinstance(part, str | int | float) for part in parts):
+        raise ValueError(f"domain: {given!r} is neither like dc1/rack2 nor a list of names")
+    return tuple(map(str, parts)) if isinstance(given, list) else tuple(str(given).split("/"))
+
+
+def _whole(row: dict[str, Any], key: str, default: int | None, least: int, most: int) -> int:
+    given: Any = row.get(key, default)
+    try:
+        value = int(given)
+    except (TypeError, ValueError, OverflowError):
+        value = least - 1
+    if isinstance(given, bool) or (isinstance(given, float) and value != given) or not least <= value <= most:
+        said = "missing;" if given is None else f"{given} is not"
+        raise ValueError(f"{key}: {said} a whole number between {least} and {most}")
+    return value

@@ -95,9 +95,12 @@ def _choice(kind: Any) -> Callable[[Any], str]:
 
 def _seed(text: Any) -> int:
     try:
-        return int(text)
-    except (TypeError, ValueError):
-        raise UsageError(f"{text!r} is not a whole number") from None
+        value = int(text)
+    except (TypeError, ValueError, OverflowError):
+        value = None
+    if value is None or isinstance(text, bool) or (isinstance(text, float) and value != text):
+        raise UsageError(f"{text!r} is not a whole number")
+    return value
 
 
 class ProfileKey(Struct, frozen=True):
@@ -151,17 +154,17 @@ def load_profile(text: str, seed: int = 1) -> ClusterProfile:
 
 
 def _named(name: Any) -> ClusterProfile:
-    if name not in PROFILES:
+    if not isinstance(name, str) or name not in PROFILES:
         raise UsageError(f"no profile called {name!r}", _REMEDY)
     return PROFILES[name]
 
 
 def _from_file(path: Path, seed: int) -> ClusterProfile:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read profile {path}: {error.strerror}", _REMEDY) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"cannot read profile {path}: {error}", _REMEDY) from error
     if not isinstance(tree, dict):
         raise UsageError(f"profile {path} is not a mapping of keys", _REMEDY)

@@ -38,7 +38,7 @@ def load_rates(text: str) -> RateSettings:
         return RateSettings(throughputs=_rows(packed.splitlines(), text))
     path = Path(text)
     try:
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read rates {path}: {error.strerror}", _REMEDY) from error
     except UnicodeDecodeError as error:

@@ -1,15 +1,16 @@
-"""Text files read line by line, packed (.gz, .zst, .xz) or not, so that their size does not matter.
+"""Text files read line by line, packed (.gz, .zst, .xz) or not, so that their size does not matter; and the rows of CSV in them.
 
-It refuses to know what the lines say.
+It refuses to know what the lines and cells say.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -22,17 +23,18 @@ PACKED = (".gz", ".zst", ".xz")
 _LINES = 1 << 16
 _BUFFER = 1 << 20
 _PACKED_BYTES = 1 << 11
-"""Fed to zstd at a time: equal bytes pack into blocks of 4 bytes for 128 KiB, and what comes out of one feed is in memory."""
+"""Unpacked at a time: equal bytes pack into blocks of 4 bytes for 128 KiB, and what comes out of them is in memory."""
+ROW_LINES = 100
+"""Most lines of one row: with more, a cell has most likely swallowed the rows behind a quote that is not closed."""
+_CLOSE = f"close the quote in its cell, and write a quote inside quotes twice; a row may span {ROW_LINES} lines"
 
 
-class _Zstd(io.RawIOBase):
-    """The frames of a file unpacked; unlike zstandard's own reader it says so when the last one is cut off."""
+class _Frames(io.RawIOBase):
+    """The frames of a file, unpacked one after another by what ``start`` makes; unlike zstandard's own reader it says so when the
+    last one is cut off, and unlike lzma's when no frame is what follows one. ``padding`` may stand between frames."""
 
-    def __init__(self, packed: IO[bytes]) -> None:
-        import zstandard
-
-        self._packed = packed
-        self._decompressor = zstandard.ZstdDecompressor()
+    def __init__(self, packed: IO[bytes], start: Callable[[], Any], padding: bytes = b"") -> None:
+        self._packed, self._start, self._padding = packed, start, padding
         self._frame: Any = None
         self._input = b""
         self._ready = memoryview(b"")
@@ -47,9 +49,13 @@ class _Zstd(io.RawIOBase):
             self._input = self._input or self._packed.read(_PACKED_BYTES)
             if not self._input:
                 if self._frame is not None:
-                    raise EOFError("it ends inside a zstd frame")
+                    raise EOFError("it ends inside a frame")
                 return 0
-            self._frame = self._frame or self._decompressor.decompressobj()
+            if self._frame is None:
+                self._input = self._input.lstrip(self._padding)
+                if not self._input:
+                    continue
+                self._frame = self._start()
             self._ready = memoryview(self._frame.decompress(self._input))
             self._input = b""
             if self._frame.eof:
@@ -57,6 +63,12 @@ class _Zstd(io.RawIOBase):
         count = min(len(buffer), len(self._ready))
         buffer[:count], self._ready = self._ready[:count], self._ready[count:]
         return count
+
+
+def _zstd_frame() -> Any:
+    import zstandard
+
+    return zstandard.ZstdDecompressor().decompressobj()
 
 
 def stem(path: Path) -> str:
@@ -93,9 +105,9 @@ def _unpacked(path: Path, file: IO[bytes]) -> io.TextIOWrapper:
     if path.suffix == ".gz":
         stream = gzip.GzipFile(fileobj=file)
     elif path.suffix == ".xz":
-        stream = lzma.open(file)  # noqa: SIM115
+        stream = io.BufferedReader(_Frames(file, lzma.LZMADecompressor, padding=b"\0"), _BUFFER)
     elif path.suffix == ".zst":
-        stream = io.BufferedReader(_Zstd(file), _BUFFER)
+        stream = io.BufferedReader(_Frames(file, _zstd_frame), _BUFFER)
     return io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
 
 
@@ -104,3 +116,39 @@ def _counted(text: io.TextIOWrapper, file: IO[bytes], size: int, reading: Readin
         if reading is not None and not number % _LINES:
             reading(file.tell(), size)
         yield line
+
+
+def numbered_rows(lines: Iterable[str], source: str, remedy: str) -> Iterator[tuple[list[str], int]]:
+    """Each row with the number of its last line; a line without cells is an empty row.
+
+    Raises UsageError for what is no CSV, with the line at which the quote opens where one is not closed.
+    """
+    row: list[str] = []
+    before = 0
+
+    def noted() -> Iterator[str]:
+        for line in lines:
+            row.append(line)
+            if len(row) > ROW_LINES:
+                raise csv.Error(f"its row spans more than {ROW_LINES} lines")
+            yield line
+        row.append("")  # what fails is the end, not the line before it
+
+    reader = csv.reader(noted(), strict=True)
+    try:
+        for cells in reader:
+            row.clear()
+            before = reader.line_num
+            yield cells, before
+    except csv.Error as error:
+        if '"' not in "".join(row):
+            raise UsageError(f"{source}:{reader.line_num}: {error}", remedy) from error
+        at = before + 1 + _opening(row[:-1])
+        raise UsageError(
+            f"{source}:{at}: a quote opens here and is not closed where a cell ends ({error})", _CLOSE
+        ) from error
+
+
+def _opening(row: list[str]) -> int:
+    """At which of these lines, which end inside quotes, the last quoted cell begins: each but the first begins inside quotes."""
+    return max((at for at, line in enumerate(row) if '"' in line.replace('""', "")), default=0)

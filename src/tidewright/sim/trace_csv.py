@@ -5,7 +5,6 @@ Every mistake in the file is reported with its line. It refuses to know what the
 
 from __future__ import annotations
 
-import csv
 from array import array
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -28,7 +27,7 @@ from ..model.job import (
     Tier,
     problems,
 )
-from .stream import Reading, open_lines, stem
+from .stream import Reading, numbered_rows, open_lines, stem
 from .trace import Trace, make_trace
 
 NAMES = {
@@ -86,14 +85,13 @@ def parse(lines: Iterable[str], source: str, name: str, form: TraceFormat = OURS
 
 def read_table(lines: Iterable[str], source: str, form: TraceFormat) -> TraceTable:
     """The rows in an iterable of lines, for those who choose among them. Raises UsageError without the columns needed."""
-    rows = csv.reader(iter(lines))
-    try:
-        table = TraceTable(source, _columns([cell.strip().lower() for cell in next(rows, [])], source, form), form)
-        for row in rows:
-            if any(cell.strip() for cell in row):
-                table.add(row, rows.line_num)
-    except csv.Error as error:
-        raise UsageError(f"{source}:{rows.line_num}: {error}", _REMEDY) from error
+    rows = numbered_rows(lines, source, _REMEDY)
+    header, _ = next(rows, ([], 0))
+    columns = _columns([cell.strip().lower() for cell in header], source, form)
+    table = TraceTable(source, columns, form, len(header))
+    for row, line in rows:
+        if any(cell.strip() for cell in row):
+            table.add(row, line)
     return table
 
 
@@ -105,6 +103,9 @@ def _columns(header: list[str], source: str, form: TraceFormat) -> dict[str, int
         at = next((header.index(name) for name in names if name in header), None)
         if at is not None:
             found[field] = at
+    twice = [header[at] for at in found.values() if header.count(header[at]) > 1]
+    if twice:
+        raise UsageError(f"{source}:1: two columns are called {twice[0]}", "rename the one that is not meant")
     missing = [field for field in ("submit", "duration", "devices") if field not in found]
     if missing:
         known = "; ".join(f"{field}: {', '.join(form.names[field])}" for field in missing)
@@ -218,10 +219,11 @@ _CODED = ("team", "type", "workload")
 
 
 class TraceTable:
-    """Rows read so far, by field, and what was wrong with the others."""
+    """Rows read so far, by field, and what was wrong with the others. ``width`` is the number of names in the header."""
 
-    def __init__(self, source: str, columns: dict[str, int], form: TraceFormat) -> None:
+    def __init__(self, source: str, columns: dict[str, int], form: TraceFormat, width: int = 0) -> None:
         self.source = source
+        self.width = width
         self.form = form
         self.columns = columns
         self.values: dict[str, Any] = {}
@@ -239,6 +241,9 @@ class TraceTable:
         """Read one row, or note everything wrong with it."""
         cells: dict[str, Any] = {}
         before = self.wrong
+        if any(cell.strip() for cell in row[self.width :]):
+            self.note(line, f"{len(row)} cells, but the header names {counted(self.width, 'column')}")
+            return
         for field, at in self.columns.items():
             cell = row[at].strip() if at < len(row) else ""
             try:

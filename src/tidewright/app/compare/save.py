@@ -19,9 +19,8 @@ from msgspec import Struct
 
 from ... import __version__
 from ...base.errors import UsageError
-from ...live.journal.store import DATABASE
 from ...policy.registry import make
-from ..output_file import check_output
+from ..output_file import check_output, files_named
 from ..simulate import Question
 from .worker import RunResult
 
@@ -55,16 +54,13 @@ def key_of(question: Question) -> str:
     digest = hashlib.sha256(msgspec.json.encode(question))
     digest.update(_policy_source(question.policy))
     for text in (question.trace, question.cluster, question.profile, question.costs, question.rates):
-        for name in (text, text.partition(":")[0], text.partition(":")[2].split(",")[0]):
-            digest.update(_content(name))
+        for path in files_named(text):
+            digest.update(_content(path))
     return digest.hexdigest()[:32]
 
 
-def _content(name: str) -> bytes:
-    path = Path(name)
+def _content(path: Path) -> bytes:
     try:
-        if name and path.is_dir():
-            path /= DATABASE
         status = path.stat()
         return _hashed(path, status.st_size, status.st_mtime_ns)
     except OSError:
@@ -80,7 +76,7 @@ def _hashed(path: Path, size: int, changed_ns: int) -> bytes:
 def _policy_source(name: str) -> bytes:
     """Hash of the file that a policy is written in, which may be another package's."""
     try:
-        return _content(inspect.getsourcefile(type(make(name))) or "")
+        return _content(Path(inspect.getsourcefile(type(make(name))) or ""))
     except TypeError:
         return b""
 
