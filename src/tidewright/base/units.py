@@ -7,6 +7,7 @@ thousandths. Strings with units exist only at the edges (command line, YAML, tab
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from .errors import UsageError
 
@@ -118,3 +119,12 @@ def counted(number: int, noun: str) -> str:
 def agreeing(number: int, one: str, several: str) -> str:
     """The verb that agrees with so many: ``one`` for 1, else ``several``."""
     return one if number == 1 else several
+
+
+def whole_number(given: Any) -> int | None:
+    """The number that a value of a YAML or CSV file is, or that its text says; None where it is none, or has a fraction."""
+    try:
+        value = int(given)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if isinstance(given, bool) or (isinstance(given, float) and value != given) else value

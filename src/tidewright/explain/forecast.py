@@ -17,8 +17,8 @@ from ..plan.plan import Planner
 from .ahead import ahead_of
 from .draws import UNENDING_US, arrivals, duration_basis, total_us, unending
 from .forward import ForwardRun, learnt_costs
-from .stuck import RUNNING, held, without_room
-from .trial import Enough
+from .stuck import held, without_room
+from .trial import RUNNING, Enough
 
 SAMPLES = 20
 """Futures; the second and the last but one of twenty hold eight of ten between them (17 of 21)."""

@@ -19,13 +19,12 @@ from ..placement.defragment import defragment
 from ..plan.explain import Change
 from ..policy.consolidate import comes_back, migration_candidates
 from .ahead import ahead_of
+from .draws import unending
 from .search import SINGLES, TOGETHER, ChangeSearch
 from .trial import settle, starts
 
 _ENDS = 256
 """Jobs whose ends are waited for at most."""
-_UNENDING = ("service", "runtime")
-"""Kinds of jobs that do not end by themselves: no use to wait for."""
 _MIGRATED = 64
 """Running jobs that are looked at for moves, those whose pause costs least."""
 
@@ -106,7 +105,7 @@ def ends(search: ChangeSearch) -> Iterator[Change]:
     book, held = search.book, _ends(search.scratch)
     if not held:
         return
-    found = {job: at for job, at in held.items() if book.specs[job].kind not in _UNENDING}
+    found = {job: at for job, at in held.items() if not unending(book.specs[job])}
     search.look(*(["wait"] if found else []), "cancel")
     few = search.few and len(held) <= SINGLES  # then also those whose end would only make preempting others enough
     room = [job for job in held if few or search.room_without((job,))]

@@ -9,9 +9,7 @@ from ..model.job import Level, State
 from ..model.node import Allocation
 from ..placement.find import place
 from .draws import unending
-
-RUNNING = (State.STARTING, State.RUNNING, State.RESUMING)
-"""States of jobs that have started; those that are on their way out start again, if at all."""
+from .trial import RUNNING
 
 
 def held(book: Book, job: int) -> Cause | None:

@@ -15,6 +15,8 @@ from ..plan.plan import Plan, Planner
 Enough = Callable[[], bool]
 """Whether a search or a forecast has taken as long as it may."""
 
+RUNNING = (State.STARTING, State.RUNNING, State.RESUMING)
+"""States of jobs that have started; those that are on their way out start again, if at all."""
 _ROUNDS = 6
 """Planning rounds that a fork runs; each may free devices for the next."""
 
@@ -42,7 +44,7 @@ def started(book: Book, job: int) -> bool:
     """Whether a job has devices, or has them reserved."""
     if job not in book.specs:
         return False
-    return job in book.reservations or book.state(job) in (State.STARTING, State.RUNNING, State.RESUMING)
+    return job in book.reservations or book.state(job) in RUNNING
 
 
 def planned(fork: Engine, planner: Planner, job: int) -> bool:

@@ -14,7 +14,7 @@ import yaml
 
 from ..base.errors import TideError, UsageError
 from ..base.ids import valid_name
-from ..base.units import parse_bytes
+from ..base.units import parse_bytes, whole_number
 from ..model.job import MAX_CPUS_MILLI
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
 from .stream import numbered_rows
@@ -157,11 +157,8 @@ def _domain(row: dict[str, Any], index: int) -> tuple[str, ...]:
 
 def _whole(row: dict[str, Any], key: str, default: int | None, least: int, most: int) -> int:
     given: Any = row.get(key, default)
-    try:
-        value = int(given)
-    except (TypeError, ValueError, OverflowError):
-        value = least - 1
-    if isinstance(given, bool) or (isinstance(given, float) and value != given) or not least <= value <= most:
+    value = whole_number(given)
+    if value is None or not least <= value <= most:
         said = "missing;" if given is None else f"{given} is not"
         raise ValueError(f"{key}: {said} a whole number between {least} and {most}")
     return value

@@ -14,7 +14,7 @@ import yaml
 from msgspec import Struct, structs
 
 from ..base.errors import UsageError
-from ..base.units import MINUTE, SECOND, parse_duration
+from ..base.units import MINUTE, SECOND, parse_duration, whole_number
 from .costs import FREE, OPERATIONS, Costs, TabledCost, parse_cost
 
 RoundEnd: TypeAlias = Literal["fixed", "idle", "last-finish"]
@@ -94,11 +94,8 @@ def _choice(kind: Any) -> Callable[[Any], str]:
 
 
 def _seed(text: Any) -> int:
-    try:
-        value = int(text)
-    except (TypeError, ValueError, OverflowError):
-        value = None
-    if value is None or isinstance(text, bool) or (isinstance(text, float) and value != text):
+    value = whole_number(text)
+    if value is None:
         raise UsageError(f"{text!r} is not a whole number")
     return value
 

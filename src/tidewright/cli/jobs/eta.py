@@ -56,11 +56,9 @@ def _remedy(view: EtaView) -> str:
         code = view.cause.code if view.cause is not None else ""
         if view.cause is not None and code == "WaitsForHeld":
             return f"see why that one is held: tide why {view.cause.args['held']}"
-        return (
-            f"release it: tide resume {view.job}"
-            if code == "HeldByUser"
-            else f"see what it waits for: tide why {view.job}"
-        )
+        if code == "HeldByUser":
+            return f"release it: tide resume {view.job}"
+        return f"see what it waits for: tide why {view.job}"
     late = view.starts is not None and view.starts.middle < 0
     return f"see what would start it: tide why {view.job}" if late else ""
 
@@ -75,7 +73,7 @@ def _basis(view: EtaView) -> str:
 
 
 LEAST_FUTURES = 5
-"""With fewer futures the interval is from the first to the last of them."""
+"""With fewer futures ``explain.forecast.interval`` is from the first to the last of them."""
 FEW_FINISHED = 10
 """Finished jobs below which their number is printed."""
 
