@@ -10,7 +10,7 @@ from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.estimate.duration import remaining_us
 from tidewright.model.job import JobSpec
 from tidewright.policy.compose import Composer
-from tidewright.policy.overdue import WaitBound, bound_us, patience_us
+from tidewright.policy.overdue import WaitBound, bound_us, patience_us, spacing_us
 from tidewright.policy.sla import Sla
 from tidewright.sim.costs import Costs
 from tidewright.sim.run import Options, Simulation
@@ -50,7 +50,8 @@ class Witness:
             if wait not in self.bounds:
                 ahead = waiting[(jobs.wait_since[waiting] <= wait[1])]
                 patience = patience_us(self.limit, jobs.floor[ahead], view.capacity).max()
-                self.bounds[wait] = bound_us(self.limit, patience, left[ahead].tolist(), self.settle)
+                spacing = spacing_us(self.limit, jobs.floor[ahead], view.capacity)
+                self.bounds[wait] = bound_us(self.limit, patience, left[ahead].tolist(), spacing.tolist(), self.settle)
             self.waits[wait] = view.now - wait[1]
             assert wait[0] in started or self.waits[wait] <= self.bounds[wait], (
                 f"job {wait[0]} waited {self.waits[wait]} us"
@@ -112,9 +113,16 @@ def test_the_attack_would_succeed_without_the_rule():
 
 def test_the_formula():
     assert patience_us(LIMIT, np.array([1, 4, 8]), 16).tolist() == [12 * MINUTE, 12 * MINUTE, 22 * MINUTE]
-    assert bound_us(LIMIT, 12 * MINUTE, [30 * SECOND], SETTLE) == 14 * MINUTE + 9 * SECOND
-    longer = bound_us(LIMIT, 12 * MINUTE, [30 * SECOND, 3 * MINUTE], SETTLE)
-    assert longer == 20 * MINUTE + 18 * SECOND
+    assert spacing_us(LIMIT, np.array([1, 4, 5, 8, 16], dtype=np.int32), 16).tolist() == [
+        0,
+        0,
+        150 * SECOND,
+        4 * MINUTE,
+        8 * MINUTE,
+    ]
+    assert bound_us(LIMIT, 12 * MINUTE, [30 * SECOND], [0], SETTLE) == 14 * MINUTE + 9 * SECOND
+    longer = bound_us(LIMIT, 12 * MINUTE, [30 * SECOND, 3 * MINUTE], [0, 4 * MINUTE], SETTLE)
+    assert longer == 24 * MINUTE + 18 * SECOND
 
 
 def test_of_thousands_of_overdue_jobs_alike_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

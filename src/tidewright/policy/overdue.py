@@ -30,6 +30,8 @@ _TENTH = 0.1
 """Part of the pool that a row may take for a quantum each time after ``max_wait_us``; a larger row waits longer in proportion."""
 _SMALL_DEVICES = 8.0
 """Devices up to which overdue rows may hold a tenth of the pool, whatever their share."""
+_LEAST_SHARE = 0.005
+"""The turns of large rows hold so much of the pool on average even where the share is less."""
 
 _EACH_US = 60.0 * SECOND
 """Device time that each preemption counts beyond what it loses: one large victim is better than eight small ones."""
@@ -50,15 +52,33 @@ class WaitBound(Struct, frozen=True, kw_only=True):
         return max(self.share * capacity, min(_TENTH * capacity, _SMALL_DEVICES) if self.share else 0.0)
 
 
-def bound_us(limit: WaitBound, patience_us: float, left_us: Iterable[int], settle_us: int) -> int:
+def bound_us(
+    limit: WaitBound, patience_us: float, left_us: Iterable[int], spacing_us: Iterable[int], settle_us: int
+) -> int:
     """Longest wait of a job, from the moment it begins to wait until devices are set aside for it, in microseconds.
 
     ``patience_us``: the longest of its own and that of those that were already waiting at that moment; ``left_us``: their
-    remaining run times and its own, as estimated; ``settle_us``: longest time a job takes to start, resume or release its
-    devices. Whatever arrives later does not count. It holds where run times are as estimated, for jobs whose devices are on
-    nodes that are up and not held by jobs that cannot be suspended.
+    remaining run times and its own, as estimated, and ``spacing_us``: the time from one turn of their size to the next, in the
+    same order; ``settle_us``: longest time a job takes to start, resume or release its devices, less than a quantum. Whatever
+    arrives later does not count. It holds where run times are as estimated, for jobs whose devices are on nodes that are up
+    and not held by jobs that cannot be suspended.
     """
-    return int(patience_us) + sum(max(limit.quantum_us, EQUAL * left) + 3 * settle_us for left in left_us)
+    turns = zip(left_us, spacing_us, strict=True)
+    each = (max(limit.quantum_us, EQUAL * left) + spacing + 3 * settle_us for left, spacing in turns)
+    return int(patience_us) + sum(each)
+
+
+def spacing_us(limit: WaitBound, devices: Column, capacity: int) -> Column:
+    """Time from one turn of a row that needs more than the share to the next turn of its size; 0 for others. Microseconds.
+
+    So long that turns of a quantum each hold ``limit.share`` of the pool on average. They begin at multiples of it: nothing
+    need be remembered of the last one.
+    """
+    # Not devices * quantum_us: they are of 32 bits.
+    each = limit.quantum_us / (max(limit.share, _LEAST_SHARE) * capacity)
+    large = devices > max(limit.devices(capacity), 1.0)
+    spacing: Column = np.where(large, each * devices, 0.0).astype(np.int64)
+    return spacing
 
 
 def patience_us(limit: WaitBound, devices: Column, capacity: int) -> Column:
@@ -94,6 +114,17 @@ class OverdueQueue:
     @cached_property
     def _patience(self) -> Column:
         return patience_us(self.limit, self.jobs.floor, self.view.capacity)
+
+    @cached_property
+    def _spacing(self) -> Column:
+        return spacing_us(self.limit, self.jobs.floor, self.view.capacity)
+
+    def _may_force(self, row: int) -> bool:
+        """The patience of ``row`` is over, and where it needs more than the share, a turn may begin now."""
+        now, spacing = self.view.now, self._spacing.item(row)
+        if now - self.jobs.wait_since.item(row) < self._patience.item(row):
+            return False
+        return not spacing or now % spacing < self.limit.quantum_us
 
     @cached_property
     def _holding(self) -> tuple[Column, Column, Column, Column, Column]:
@@ -152,7 +183,7 @@ class OverdueQueue:
                 granted += int(jobs.floor[row])
                 continue
             unfit.setdefault(shape, False)
-            if unfit[shape] or self.view.now - jobs.wait_since[row] < self._patience[row]:
+            if unfit[shape] or not self._may_force(row):
                 continue
             others = jobs.active | jobs.reserved
             lesser = others.copy()
@@ -172,7 +203,11 @@ class OverdueQueue:
         view, jobs, limit = self.view, self.jobs, self.limit
         patient = (jobs.waiting & ~self.overdue).nonzero()[0]
         times = [int(jobs.wait_since[patient].min()) + limit.max_wait_us] if len(patient) else []
-        return min([*times, view.now + limit.quantum_us] if np.count_nonzero(self.overdue) else times, default=0)
+        if np.count_nonzero(self.overdue):
+            times.append(view.now + limit.quantum_us)
+            spacing = self._spacing[self.overdue & (self._spacing > 0)]
+            times += [int((view.now + spacing - view.now % spacing).min())] if len(spacing) else []
+        return min(times, default=0)
 
 
 def _feasible(view: View, composer: Composer, row: int, rows: Column) -> bool:
