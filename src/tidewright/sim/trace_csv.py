@@ -282,6 +282,8 @@ class TraceTable:
     def _check(self, cells: dict[str, Any], line: int) -> None:
         if not cells["duration"] > 0:
             self.note(line, f"duration: {cells['duration']:g} s is not above 0")
+        if cells["devices"] > MAX_RANKS:
+            self.note(line, f"devices: {cells['devices']}, those of all instances together, are more than {MAX_RANKS}")
         if cells.get("min_devices", 0) > cells["devices"]:
             self.note(line, f"min_devices: {cells['min_devices']} is above devices ({cells['devices']})")
         if cells.get("gpu_memory") and cells["devices"] != 1:
