@@ -80,6 +80,18 @@ def test_a_job_held_by_its_user_is_not_foretold() -> None:
     assert ask(busy, held)[0].why == Code.HELD_BY_USER()
 
 
+def test_a_job_that_is_held_and_waits_for_another_names_both() -> None:
+    busy = pool()
+    first = busy.submit(8, expected_us=30 * MINUTE)
+    both = busy.submit(1, after=(Dependency("afterok", first),))
+    busy.tell(ev.Hold(both, "h"))
+    waits = Code.WAITS_FOR_JOBS((first,))
+    assert ask(busy, both)[0].why == Code.ALSO_HELD(waits, Code.HELD_BY_USER())
+    busy.tell(ev.Release(both, "r"))
+    busy.tell(ev.Hold(both, "k", waiting=True, by="ada"))
+    assert ask(busy, both)[0].why == Code.ALSO_HELD(waits, Code.HELD_BY("ada"))
+
+
 def test_a_job_that_waits_for_another_starts_after_it() -> None:
     busy = pool()
     first = busy.submit(8, expected_us=30 * MINUTE)

@@ -138,6 +138,9 @@ def test_a_job_does_not_start_as_long_as_one_that_it_waits_for_is_held() -> None
     last = busy.submit(1, after=(Dependency("afterok", chain),))
     for found in ask(busy, chain, last):
         assert (found.why, found.start, found.end) == (Code.WAITS_FOR_HELD(stays), None, None)
+    busy.tell(ev.Hold(last, "l"))
+    assert ask(busy, last)[0].why == Code.ALSO_HELD(Code.WAITS_FOR_HELD(stays), Code.HELD_BY_USER())
+    busy.tell(ev.Release(last, "m"))
     busy.tell(ev.Release(stays, "r"))
     for found in ask(busy, chain, last):
         assert found.why is None and found.start is not None and found.start.middle > 0

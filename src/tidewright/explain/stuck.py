@@ -14,10 +14,17 @@ from .trial import RUNNING
 
 def held(book: Book, job: int) -> Cause | None:
     """Why a job does not start by itself, whatever becomes free: it is held, or is on its way out, or waits for the end of a job
-    that is held."""
-    why = _held(book, job)
-    if why is not None:
+    that is held. Both are named where its user holds it and it waits for others besides."""
+    why, awaited = _held(book, job), book.jobs[job].awaited
+    if why is None:
+        return _waits_for_held(book, job)
+    if awaited is None or book.state(job) is not State.HELD:
         return why
+    return Code.ALSO_HELD(_waits_for_held(book, job) or awaited, why)
+
+
+def _waits_for_held(book: Book, job: int) -> Cause | None:
+    """The first job that is held among those that it waits for, and those that these wait for."""
     looked_at, ahead = {job: True}, list(book.jobs[job].dependencies)
     while ahead:
         other = ahead.pop()
