@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -224,3 +226,41 @@ def test_the_journal_of_a_state_directory_is_not_replaced(tmp_path: Path) -> Non
     (tmp_path / "journal.db").write_bytes(b"x")
     words = ("replay", str(tmp_path), "--jobs-out", str(tmp_path / "journal.db"))
     assert "is the file that" in str(CliRunner().invoke(tide, words).exception)
+
+
+def test_the_log_of_a_journal_is_not_replaced(tmp_path: Path) -> None:
+    for name in ("journal.db", "journal.db-wal"):
+        (tmp_path / name).write_bytes(b"x")
+    for read in (tmp_path, tmp_path / "journal.db"):
+        words = ("replay", str(read), "--jobs-out", str(tmp_path / "journal.db-wal"))
+        assert "is the file that" in str(CliRunner().invoke(tide, words).exception)
+
+
+@pytest.mark.parametrize(
+    "name", ["openb_node_list_gpu_node.csv", "openb_pod_list_default.csv.gz", "arrival_order_default_seeds1-2.txt"]
+)
+def test_no_file_of_a_filling_trace_is_replaced(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no page with plots")
+    for one in ("openb_node_list_gpu_node.csv", "openb_pod_list_default.csv.gz", "arrival_order_default_seeds1-2.txt"):
+        (tmp_path / one).write_text("x")
+    words = ("pack", f"openb:{tmp_path}", "--report", str(tmp_path / name))
+    error = CliRunner().invoke(tide, words).exception
+    assert isinstance(error, UsageError) and f"is the file that openb:{tmp_path} is read from" in error.message
+    assert (tmp_path / name).read_text() == "x"
+
+
+def test_a_saved_result_counts_for_what_a_journal_holds_not_only_its_database(tmp_path: Path) -> None:
+    writer = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    writer.execute("PRAGMA journal_mode=WAL")
+    writer.execute("CREATE TABLE turns (body BLOB)")
+    asked = Question(trace="philly:10", cluster="1x8", policy="fifo")
+    costs = [f"learn:{path}" for path in (tmp_path, tmp_path / "journal.db")]
+    questions = [msgspec.structs.replace(asked, costs=text) for text in costs]
+    before, database = [save.key_of(one) for one in questions], (tmp_path / "journal.db").read_bytes()
+    writer.execute("INSERT INTO turns VALUES ('one more')")
+    assert (tmp_path / "journal.db").read_bytes() == database, "it is in the log"
+    assert all(save.key_of(one) != key for one, key in zip(questions, before, strict=True))
+    writer.close()
+    emptied = [save.key_of(one) for one in questions]
+    (tmp_path / "journal.db-wal").write_bytes(b"")
+    assert [save.key_of(one) for one in questions] == emptied

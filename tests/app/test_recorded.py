@@ -16,7 +16,18 @@ from tidewright.base.units import SECOND
 from tidewright.drive.driver import EngineDriver
 from tidewright.engine.commands import Launch, PlanRequest
 from tidewright.engine.engine import Engine
-from tidewright.engine.events import DeployService, Event, Exited, NodeUp, PlanReady, Started, Submit, Tick
+from tidewright.engine.events import (
+    DeployService,
+    Event,
+    Exited,
+    NodeDown,
+    NodeSilent,
+    NodeUp,
+    PlanReady,
+    Started,
+    Submit,
+    Tick,
+)
 from tidewright.engine.settings import live_settings
 from tidewright.model.job import ArrayMember, Dependency, JobSpec
 from tidewright.model.node import NodeSpec
@@ -42,14 +53,18 @@ class Lines:
         return path
 
 
-def record(jobs: list[tuple[JobSpec, int]], end: int, launches: Sequence[int] = (), last: Event | None = None) -> Lines:
+def record(
+    jobs: list[tuple[JobSpec, int]], end: int, launches: Sequence[int] = (), last: Event | None = None,
+    more: Sequence[tuple[int, Event]] = (),
+) -> Lines:  # fmt: skip
     """Jobs (spec, seconds) submitted a second apart on a node of two devices under fifo, until ``end`` seconds. ``launches``:
     seconds that the launch of each takes; none where not given. ``last``: what happens after the jobs; jobs that come of it
-    run on."""
+    run on. ``more``: what else happens, by seconds."""
     lines = Lines()
     driver = EngineDriver(Engine(live_settings()), lines)
     planner = make("fifo")
     agenda: list[tuple[int, Event]] = [(0, NodeUp(NodeSpec(name="n", kind="cpu", devices=2), "a"))]
+    agenda += more
     agenda += [(at + 1, Submit(spec, f"op{at}")) for at, (spec, _) in enumerate(jobs)]
     agenda += [(len(jobs) + 1, last)] if last is not None else []
     agenda += [(end, Tick())] if last is not None else []
@@ -218,3 +233,18 @@ def test_each_job_is_replayed_with_what_its_own_operations_took_and_other_traces
     assert costs_of(f"learn:{path}", Costs()) == recording.costs
     later = read(path, since_us=15 * SECOND).own_costs.launch_us
     assert isinstance(later, RecordedCost) and 0 not in later.of_row
+
+
+def test_the_pool_of_the_last_part_has_no_node_that_was_gone_before(tmp_path: Path) -> None:
+    up = {
+        name: NodeUp(NodeSpec(name=name, kind="cpu", devices=2), name) for name in ("gone", "back", "late", "silent", "dies")
+    }  # fmt: skip
+    more: list[tuple[int, Event]] = [
+        *((0, up[name]) for name in ("gone", "back", "silent", "dies")), (20, NodeDown("gone", "sold")),
+        (20, NodeDown("back", "power")), (20, NodeSilent("silent", "cable")), (65, up["back"]), (70, up["late"]),
+        (75, NodeDown("dies", "power")),
+    ]  # fmt: skip
+    jobs = [(spec(), 5), (spec(devices=2), 80), (spec(), 5)]
+    path = record(jobs, end=100, more=more).write(tmp_path / "journal.ndjson")
+    whole, last = ({node.name for node in read(path, since * SECOND).nodes} for since in (0, 40))
+    assert whole == {"n", "gone", "back", "late", "silent", "dies"} and last == whole - {"gone"}

@@ -43,6 +43,22 @@ def test_why_says_what_was_tried_and_what_to_do_next(tide: Terminal) -> None:
             {"starts": None, "ends": None, "why": "waits", "cause": api.CauseView("WaitsForHeld", {"held": 16}, "")},
             "see why that one is held: tide why 16",
         ),
+        (
+            {
+                "starts": None,
+                "ends": None,
+                "why": "waits",
+                "cause": api.CauseView(
+                    "AlsoHeld",
+                    {
+                        "limit": api.CauseView("WaitsForHeld", {"held": 16}, ""),
+                        "hold": api.CauseView("HeldBy", {"user": "a"}, ""),
+                    },
+                    "",
+                ),
+            },
+            "see why that one is held: tide why 16; release it: tide release 18",
+        ),
         ({"starts": None, "ends": None, "why": "waits"}, "see what it waits for: tide why 18"),
         ({"starts": api.TimeInterval(-1, -1, -1)}, "see what would start it: tide why 18"),
         ({}, ""),

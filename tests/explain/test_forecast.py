@@ -14,12 +14,14 @@ from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.explain.draws import arrivals, total_us
-from tidewright.explain.forecast import forecast, interval
+from tidewright.explain.forecast import SAMPLES, forecast, interval
+from tidewright.explain.questions import RehearsalQuestion, answer
 from tidewright.explain.rehearsal import rehearse
+from tidewright.explain.why import limit_of
 from tidewright.model.cause import Code
 from tidewright.model.job import Dependency, JobSpec, State
 from tidewright.model.node import Part
-from tidewright.plan.explain import Interval
+from tidewright.plan.explain import Interval, Rehearsal
 from tidewright.plan.moves import Start
 from tidewright.plan.plan import Plan, Wake
 from tidewright.policy.registry import make
@@ -78,6 +80,18 @@ def test_a_job_held_by_its_user_is_not_foretold() -> None:
     held = busy.submit(1)
     busy.tell(ev.Hold(held, "h"))
     assert ask(busy, held)[0].why == Code.HELD_BY_USER()
+
+
+def test_a_job_that_is_held_and_waits_for_another_names_both() -> None:
+    busy = pool()
+    first = busy.submit(8, expected_us=30 * MINUTE)
+    both = busy.submit(1, after=(Dependency("afterok", first),))
+    busy.tell(ev.Hold(both, "h"))
+    waits = Code.WAITS_FOR_JOBS((first,))
+    assert ask(busy, both)[0].why == Code.ALSO_HELD(waits, Code.HELD_BY_USER())
+    busy.tell(ev.Release(both, "r"))
+    busy.tell(ev.Hold(both, "k", waiting=True, by="ada"))
+    assert ask(busy, both)[0].why == Code.ALSO_HELD(waits, Code.HELD_BY("ada"))
 
 
 def test_a_job_that_waits_for_another_starts_after_it() -> None:
@@ -189,6 +203,22 @@ def test_a_rehearsal_of_thousands_looks_for_limits_as_long_as_it_may_and_has_a_l
     said = rehearse(busy.engine.fork(), busy.planner, specs, lambda: next(asked, True), samples=0)
     assert len(said.lines) == 3000
     assert said.lines[0] != said.lines[3] == said.lines[2999] == Code.WOULD_WAIT(Code.WAITS_FOR_DEVICES())
+
+
+def test_a_rehearsal_leaves_the_forecast_its_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, spent = pool(), [0.0]
+    busy.submit(8, expected_us=HOUR)
+
+    def slow(*asked: Any) -> Any:
+        spent[0] += 0.2
+        return limit_of(*asked)
+
+    monkeypatch.setattr("tidewright.explain.rehearsal.limit_of", slow)
+    question = RehearsalQuestion((JobSpec(command=("true",), devices=8, ranks=8, expected_us=HOUR),) * 8)
+    said = answer(busy.engine.snapshot(), busy.planner, question, lambda share: lambda: spent[0] > share)
+    assert isinstance(said, Rehearsal) and len(said.lines) == len(said.forecasts) == 8
+    assert said.lines[2] != said.lines[3] == said.lines[7] == Code.WOULD_WAIT(Code.WAITS_FOR_DEVICES())
+    assert {(found.method, found.samples) for found in said.forecasts} == {("simulated", SAMPLES)}
 
 
 def test_a_queue_too_long_to_simulate_is_reckoned_by_the_work_ahead() -> None:

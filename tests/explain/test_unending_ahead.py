@@ -7,6 +7,7 @@ import pytest
 from tidewright.base.units import HOUR, MINUTE, SECOND
 from tidewright.engine import commands as co
 from tidewright.engine import events as ev
+from tidewright.engine.nodes.outages import Cordon
 from tidewright.engine.settings import live_settings
 from tidewright.explain.forecast import forecast
 from tidewright.model.cause import Code
@@ -117,6 +118,50 @@ def test_a_job_that_does_not_fit_beside_what_runs_on_is_not_foreseen(kind: str, 
     assert found.start is not None and (found.start.middle > 0) is fits
 
 
+def test_no_device_is_made_up_where_none_takes_work() -> None:
+    """A client of a runtime that waits for a node: what is ahead of it is not served by any device."""
+    busy = pool()
+    busy.tell(ev.NodeDrain("n0", True, op_id="d"))
+    busy.submit(2, kind="runtime", name="shared")
+    client = busy.submit(0, ranks=1, runtime="shared", expected_us=MINUTE)
+    (found,) = ask(busy, client, looks=0)
+    assert (found.start, found.end) == (LATER_THAN_LOOKED_AT,) * 2
+
+
+def reckoned(busy: Worldlet) -> float:
+    """In how many hours a job of four devices starts, by the work before it."""
+    busy.submit(4, expected_us=HOUR)
+    (found,) = ask(busy, busy.submit(4, expected_us=HOUR), looks=0)
+    assert found.method == "work-ahead" and found.start is not None
+    return (found.start.middle - busy.now) / HOUR
+
+
+def exact(nodes: int) -> Worldlet:
+    """A pool of nodes of four devices whose users are known to estimate run times exactly."""
+    busy = Worldlet(nodes, 4, make("fifo"))
+    for _ in range(8):
+        job = busy.submit(1, expected_us=SECOND)
+        busy.later(SECOND, ev.Exited(job, 1, 0))
+    return busy
+
+
+def test_what_runs_on_elsewhere_leaves_other_nodes_as_they_are() -> None:
+    alone, beside = exact(1), exact(2)
+    beside.submit(4, kind="runtime", name="shared")
+    ((part,),) = beside.engine.book.allocations.values()
+    beside.tell(ev.NodeDrain(f"n{part.node}", True, op_id="d"))
+    hours = reckoned(alone)
+    assert 0.9 < hours < 1.3 and reckoned(beside) == pytest.approx(hours, rel=0.05)
+
+
+def test_a_node_that_is_cordoned_for_a_while_counts_as_one() -> None:
+    busy = exact(1)
+    busy.submit(4, expected_us=HOUR)
+    busy.engine.book.outages.cordoned[0] = Cordon(Code.NO_ROOM_ON_NODES(), busy.now + HOUR)
+    busy.engine.book.board.set_up(0, False)
+    assert 2 < reckoned(busy) < 2.6
+
+
 def test_a_future_that_is_cut_says_before_when_a_job_does_not_start() -> None:
     busy = pool()
     for _ in range(12):
@@ -138,6 +183,9 @@ def test_a_job_does_not_start_as_long_as_one_that_it_waits_for_is_held() -> None
     last = busy.submit(1, after=(Dependency("afterok", chain),))
     for found in ask(busy, chain, last):
         assert (found.why, found.start, found.end) == (Code.WAITS_FOR_HELD(stays), None, None)
+    busy.tell(ev.Hold(last, "l"))
+    assert ask(busy, last)[0].why == Code.ALSO_HELD(Code.WAITS_FOR_HELD(stays), Code.HELD_BY_USER())
+    busy.tell(ev.Release(last, "m"))
     busy.tell(ev.Release(stays, "r"))
     for found in ask(busy, chain, last):
         assert found.why is None and found.start is not None and found.start.middle > 0

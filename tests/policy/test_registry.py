@@ -22,5 +22,36 @@ def test_mistakes_name_what_is_known(name):
     assert failure.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "todo"),
+    [
+        (
+            "sjf:skip=on",
+            "policy sjf, setting skip: 'on' is neither yes nor no",
+            "skip=yes or skip=no; true, false, 1 and 0",
+        ),
+        (
+            "sjf:skip=",
+            "policy sjf, setting skip: '' is neither yes nor no",
+            "skip=yes or skip=no; true, false, 1 and 0",
+        ),
+        ("sjf:skip", "policy sjf, setting skip: it has no value", "write sjf:skip=VALUE"),
+        ("sla:quantum=1h,quantum=2h", "policy sla: setting quantum is there twice", "write quantum= once"),
+        ("sla:quantum=1h,quantum_us=1h", "policy sla: setting quantum is there twice", "write quantum= once"),
+    ],
+)
+def test_settings_that_say_nothing_are_named(name, said, todo):
+    with pytest.raises(UsageError) as failure:
+        make(name)
+    assert failure.value.message == said and todo in failure.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("yes", True), ("no", False), ("true", True), ("False", False), ("1", True), ("0", False)]
+)
+def test_a_setting_that_is_true_or_false(word, meant):
+    assert make(f"sjf:skip={word}").skip is meant
+
+
 def test_every_name_can_be_made():
     assert {make(name).name for name in policies} >= {"sla", "fifo", "fifo-backfill", "srtf", "las", "static"}

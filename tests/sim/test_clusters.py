@@ -84,6 +84,7 @@ SWITCHES = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_nod
         ("a.csv", SWITCHES.encode() + b"1,4,,,\n", "a.csv:2: num_gpu_p_node: missing"),
         ("a.csv", b"name,devices\n\n\na,4\nb,x\n", "a.csv:5: devices: x is not"),
         ("a.csv", b"name,devices\na,4,5\n", "a.csv:2: unknown cell 3"),
+        ("a.csv", b"name,devices,devices\na,4,8\n", "a.csv:1: two columns are called devices"),
         ("a.csv", b'name,devices\n"a,4\nb,4\n', "a.csv:2: a quote opens here"),
         ("a.yaml", b"- {count: 2, per_domain: 0}\n", "node 1: per_domain: 0 is not"),
         ("a.yaml", b"- {count: .inf}\n", "count: inf is not"),

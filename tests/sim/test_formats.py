@@ -114,8 +114,8 @@ def test_devices_times_instances_beyond_what_a_job_may_have_are_refused(
     tmp_path: Path, devices: int, instances: int
 ) -> None:
     path = tmp_path / "log.csv"
-    path.write_text(f"{PAI}\n0,u,8192,8,5,100,8,MISC\n1,u,{devices},8,30,100,{instances},MISC\n")
-    with pytest.raises(UsageError, match=f"trace log, row 2: submitted at 30 s on {devices * instances} devices"):
+    path.write_text(f"{PAI}\n\n0,u,8192,8,5,100,8,MISC\n2,u,0,8,5,0,8,MISC\n1,u,{devices},8,30,100,{instances},MISC\n")
+    with pytest.raises(UsageError, match=rf"log\.csv:5: devices: {devices * instances}, those of all instances"):
         load_trace(f"pai:{path}", 8)
 
 

@@ -140,6 +140,11 @@ def test_rates_from_files(tmp_path) -> None:
         ("g.yaml", "{", "cannot read rates"),
         ("h.yaml", "- 1\n", "cannot read rates"),
         ("i.yaml", "kinds: {a: 2024-13-45}\n", "cannot read rates"),
+        ("k.csv", "workload,kind,devices,per_s\nm,a,1,1,9\n", r"k\.csv:2: 5 cells, but the header names 4 columns"),
+        ("l.csv", "workload,kind,devices,per_s,nodes\nm,a,1,1,\nm,a,2,1\n", r"l\.csv:3: 4 cells, but .* 5 columns"),
+        ("m.csv", "workload,kind,devices,per_s,per_s\nm,a,1,1,2\n", r"m\.csv:1: two columns are called per_s"),
+        ("n.csv", 'workload,kind,devices,per_s\nm,a,1,1\n"n,a,1,2\no,a,1,3\n', r"n\.csv:3: a quote opens here"),
+        ("o.csv", 'workload,kind,devices,per_s\n"m\nn",a,1,1\no,a,1\n', r"o\.csv:4: 3 cells"),
         ("j.csv", "workload,kind,devices,per_s\n" + 140_000 * "x" + ",a,1,1\n", "field larger"),
     ],
 )

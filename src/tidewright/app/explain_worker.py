@@ -9,12 +9,12 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable
 from typing import BinaryIO
 
 import msgspec
 
 from ..explain.questions import answer, read_question
+from ..explain.trial import Within
 from ..plan.plan import Planner
 from ..policy.registry import make
 
@@ -47,9 +47,9 @@ def _read(stream: BinaryIO) -> bytes | None:
     return content if len(content) == length else None
 
 
-def _until(seconds: float) -> Callable[[], bool]:
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() > end
+def _within(seconds: float) -> Within:
+    begun = time.monotonic()
+    return lambda share: lambda: time.monotonic() > begun + share * seconds
 
 
 def serve(planner: Planner, source: BinaryIO, sink: BinaryIO) -> None:
@@ -59,7 +59,7 @@ def serve(planner: Planner, source: BinaryIO, sink: BinaryIO) -> None:
         if image is None or question is None:
             return
         try:
-            found = answer(image, planner, read_question(question), _until(float(budget)))
+            found = answer(image, planner, read_question(question), _within(float(budget)))
             content = OK + msgspec.msgpack.encode(found)
         except Exception as error:  # the next question may be answered all the same
             content = FAILED + f"{type(error).__name__}: {error}".encode()

@@ -52,20 +52,28 @@ def check_output(path: Path, option: str, room: int = ROOM_BYTES) -> None:
 
 def files_named(text: str) -> Iterator[Path]:
     """What the text of an option, like ``FILE``, ``learn:JOURNAL`` or ``gavel:FILE,throughputs=FILE``, may name: paths, most of
-    which do not exist; of a directory the journal in it."""
+    which do not exist; of a directory the journal in it. What was written last to a journal is in a log beside its database."""
     name, _, argument = text.partition(":")
     for part in (text, name, argument.split(",")[0], *(part.partition("=")[2] for part in text.split(","))):
         if part:
-            yield Path(part, DATABASE) if os.path.isdir(part) else Path(part)
+            path = Path(part, DATABASE) if os.path.isdir(part) else Path(part)
+            yield path
+            if path.suffix == Path(DATABASE).suffix:
+                yield path.with_name(f"{path.name}-wal")
 
 
 def check_apart(path: Path, option: str, reads: Iterable[str]) -> None:
     """Raise UsageError when writing ``path`` would replace a file that one of the texts ``reads`` names."""
-    for text in () if _is_stream(path) else reads:
-        for read in files_named(text):
-            with contextlib.suppress(OSError):
-                if path.samefile(read):
-                    raise UsageError(f"{option} {path} is the file that {text} is read from", f"give another {option}")
+    for text in reads:
+        check_not_among(path, option, files_named(text), text)
+
+
+def check_not_among(path: Path, option: str, files: Iterable[Path], text: str) -> None:
+    """Raise UsageError when ``path`` is one of the files that ``text`` is read from."""
+    for read in () if _is_stream(path) else files:
+        with contextlib.suppress(OSError):
+            if path.samefile(read):
+                raise UsageError(f"{option} {path} is the file that {text} is read from", f"give another {option}")
 
 
 def write_output(path: Path, content: bytes, option: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -12,7 +13,7 @@ from ..base.errors import UsageError
 from ..base.units import counted
 from ..placement.scores.registry import make_score
 from ..sim.packing.experiment import judge_fill, run_fill
-from ..sim.packing.openb import FillTrace, load_fills
+from ..sim.packing.openb import FillTrace, load_fills, trace_files
 from ..sim.packing.summary import PackingResult, SeedResult, html, remarks, seed_result, table
 from .simulate import named_with_settings
 
@@ -32,6 +33,11 @@ def seeds_of(text: str) -> list[int]:
     if not found:
         raise UsageError("no seeds", "write numbers and ranges like 42-51")
     return list(dict.fromkeys(found))
+
+
+def files_read(trace: str) -> list[Path]:
+    """The files that ``trace`` is read from. Raises UsageError for a trace that cannot be read."""
+    return list(trace_files(trace))
 
 
 def pack(trace: str, placement: str, seeds: str, progress: Progress = lambda share, text: None) -> list[PackingResult]:

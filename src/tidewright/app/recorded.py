@@ -28,7 +28,7 @@ from ..live.journal.store import DATABASE
 from ..model.node import NodeSpec
 from ..sim.costs import Costs, RecordedCost, recorded_cost
 from ..sim.trace import Trace
-from .recorded_trace import RecordedJob, RecordedJobs, in_order, trace_of
+from .recorded_trace import RecordedJob, RecordedJobs, in_order, nodes_there, trace_of
 
 _REMEDY = "give a state directory, its journal.db, or the output of tide journal export"
 
@@ -52,7 +52,8 @@ class Head(msgspec.Struct, frozen=True):
 
 @dataclass
 class Recording:
-    """``trace`` and ``nodes`` are ready to simulate; ``notes`` say what of the journal they do not hold."""
+    """``trace`` and ``nodes`` are ready to simulate; ``notes`` say what of the journal they do not hold. ``nodes``: all that were
+    there at the beginning, and those that came later."""
 
     trace: Trace
     nodes: tuple[NodeSpec, ...]
@@ -194,7 +195,8 @@ def _gather(path: Path, head: Head, bodies: Iterable[bytes], begin: int) -> Reco
     engine = Engine(head.known[0].settings)
     again = Replayed(engine, head.known)
     for turn, body in enumerate(bodies, 1):
-        jobs.before(body, engine)
+        if jobs.before(body, engine):  # what is not there any more is no part of the pool
+            nodes = {node.name: node for node in nodes_there(engine)}
         record = again.turn(turn, body)
         nodes.update({event.node.name: event.node for event in record.events if isinstance(event, NodeUp)})
         held.update(event.job for event in record.events if isinstance(event, Hold))

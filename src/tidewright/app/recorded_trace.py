@@ -15,6 +15,7 @@ from ..engine.commands import Ended
 from ..engine.engine import Engine
 from ..engine.events import Tick
 from ..model.job import Dependency, JobSpec
+from ..model.node import NodeSpec
 from ..sim.trace import Trace, make_trace
 
 
@@ -42,12 +43,15 @@ class RecordedJobs:
     carried: dict[int, int] | None = None
     """Full-speed microseconds that jobs had by ``begin``; None before it."""
 
-    def before(self, body: bytes, engine: Engine) -> None:
-        """A turn is to be replayed: before the first one from ``begin`` on, note what will have been done by then."""
-        if self.begin and self.carried is None and decode(body).now >= self.begin:
-            then = engine.fork()
-            then.step(self.begin, [Tick()])
-            self.carried = {row.job: row.ideal_us for row in live_jobs(then)}
+    def before(self, body: bytes, engine: Engine) -> bool:
+        """A turn is to be replayed: before the first one from ``begin`` on, note what will have been done by then. Returns
+        whether it is this one."""
+        if not self.begin or self.carried is not None or decode(body).now < self.begin:
+            return False
+        then = engine.fork()
+        then.step(self.begin, [Tick()])
+        self.carried = {row.job: row.ideal_us for row in live_jobs(then)}
+        return True
 
     def add(self, ended: Ended) -> None:
         """A job has ended."""
@@ -74,6 +78,12 @@ class RecordedJobs:
             row.submit = self.begin
             row.ideal_us -= (self.carried or {}).get(row.job, 0)
         return row.ideal_us > 0
+
+
+def nodes_there(engine: Engine) -> list[NodeSpec]:
+    """The nodes that an engine has now, without those that went down with everything on them and are not back."""
+    book = engine.book
+    return [node for index, node in enumerate(book.board.layout.nodes) if index not in book.dead]
 
 
 def live_jobs(engine: Engine) -> list[RecordedJob]:

@@ -30,8 +30,11 @@ def command(trace: str, placement: str, seeds: str, report: Path | None, output:
     runs), or openb:FOLDER[,workload=NAME][,nodes=FILE][,pods=FILE] with files of that form, packed or not.
     """
     from ..app import packing
+    from ..app.output_file import check_not_among
 
     check_files(report, reads=(trace,))
+    if report is not None:
+        check_not_among(report, REPORT, packing.files_read(trace), trace)
     with progress("packing", total=1.0) as bar:
         results = packing.pack(trace, placement, seeds, bar.update)
     if output == "json":

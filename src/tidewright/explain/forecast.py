@@ -17,7 +17,7 @@ from ..plan.plan import Planner
 from .ahead import ahead_of
 from .draws import UNENDING_US, arrivals, duration_basis, total_us, unending
 from .forward import ForwardRun, learnt_costs
-from .stuck import held, without_room
+from .stuck import held, stays, taking_work, without_room
 from .trial import RUNNING, Enough
 
 SAMPLES = 20
@@ -141,6 +141,8 @@ def _by_work(engine: Engine, planner: Planner, job: int, not_before: int) -> For
         ahead = ahead_of(view, planner, job)
         before = (*ahead.jobs, *book.allocations)
         left = _left_for(book, job, ahead.count / max(int(np.count_nonzero(view.jobs.waiting)), 1))
+    if left <= 0:
+        return Forecast(job=job, start=_NOT_FORESEEN, end=_NOT_FORESEEN, method="work-ahead")
     starts, ends = [], []
     draws = min(_DRAWS, max(_DRAWN // max(len(before), 1), _LEAST_SAMPLES))
     for sample in range(draws):
@@ -163,13 +165,16 @@ def _by_work(engine: Engine, planner: Planner, job: int, not_before: int) -> For
 
 
 def _left_for(book: Book, job: int, share: float) -> float:
-    """Devices that work for the jobs before it, where so large a ``share`` of those to come is served before it."""
-    kinds = int(book.table.kinds[book.table.row[job]])
-    layout = book.board.layout
-    sizes = zip(layout.node_size, layout.node_kind, strict=True)
-    served = sum(_devices(book, other) for other in book.allocations if unending(book.specs[other]))
-    up = [size for at, (size, kind) in enumerate(sizes) if kinds >> kind & 1 and book.board.up >> at & 1]
-    capacity = max((sum(up) - served) * _UTILISATION, 1.0)
+    """Devices that work for the jobs before it, where so large a ``share`` of those to come is served before it; 0 where none of
+    its kinds is on a node that takes work, or all of these have jobs that run on and are not preempted for it."""
+    kinds, rank = int(book.table.kinds[book.table.row[job]]), book.specs[job].tier_rank
+    nodes = [node for node in taking_work(book) if kinds >> book.board.layout.node_kind[node] & 1]
+    left = {node: float(book.board.layout.node_size[node]) for node in nodes}
+    for other in book.allocations:
+        for part in book.allocations[other] if stays(book, other, rank) else ():
+            if part.node in left:
+                left[part.node] -= part.mask.bit_count() * part.milli / WHOLE_DEVICE
+    capacity = sum(left.values()) * _UTILISATION
     coming = sum(one.ran_us * one.devices for one in book.run_times.recent)
     window = max(book.now - book.run_times.recent_since, 1)
     return max(capacity - share * coming / window, _LEAST_SHARE * capacity)

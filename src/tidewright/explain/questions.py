@@ -15,7 +15,7 @@ from ..plan.plan import Planner
 from .changes import smallest_changes
 from .forecast import forecast
 from .rehearsal import rehearse
-from .trial import Enough
+from .trial import Within
 
 
 class ChangesQuestion(Struct, frozen=True, tag="changes"):
@@ -50,13 +50,19 @@ ANSWERS = {
 """What is answered to which question."""
 
 
-def answer(image: bytes, planner: Planner, question: Question, enough: Enough) -> Answer:
-    """The answer for the pool of ``image``; ``enough`` ends searches and forecasts early, with what there is by then."""
+_LIMITS = 0.5
+"""Of the time of a rehearsal, after which it looks for no more limits: the rest is left for the forecast."""
+
+
+def answer(image: bytes, planner: Planner, question: Question, within: Within) -> Answer:
+    """The answer for the pool of ``image``; ``within`` ends searches and forecasts early, with what there is by then."""
+    enough = within(1.0)
     if isinstance(question, ForecastQuestion):
         return forecast(image_at(image, question.now), planner, question.jobs, enough)
     if isinstance(question, ChangesQuestion):
         return smallest_changes(image_at(image, question.now), planner, question.job, enough)
-    return rehearse(Engine.restore(image_at(image, question.now)), planner, question.specs, enough)
+    fork = Engine.restore(image_at(image, question.now))
+    return rehearse(fork, planner, question.specs, enough, limits_enough=within(_LIMITS))
 
 
 def image_at(image: bytes, now: int) -> bytes:

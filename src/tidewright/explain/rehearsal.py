@@ -21,9 +21,11 @@ _FORECAST = 64
 
 
 def rehearse(
-    fork: Engine, planner: Planner, specs: Sequence[JobSpec], enough: Enough = lambda: False, samples: int = SAMPLES
-) -> Rehearsal:
-    """Where each would start now, or why it would wait, and when it starts and ends. ``fork`` is changed."""
+    fork: Engine, planner: Planner, specs: Sequence[JobSpec], enough: Enough = lambda: False, samples: int = SAMPLES,
+    limits_enough: Enough | None = None,
+) -> Rehearsal:  # fmt: skip
+    """Where each would start now, or why it would wait, and when it starts and ends. ``fork`` is changed. ``limits_enough`` says
+    when no more limits are looked for, which comes first; None: ``enough`` does."""
     now = fork.book.now
     fork.replan()
     replies = fork.step(now, [ev.Submit(spec, f"rehearsal.{n}") for n, spec in enumerate(specs)])
@@ -31,7 +33,7 @@ def rehearse(
     image = fork.snapshot()
     if fork.book.planning:
         fork.step(now, [ev.PlanReady(planner.plan(fork.view()))])
-    lines = tuple(_line(fork, planner, reply.job, enough) for reply in answers)
+    lines = tuple(_line(fork, planner, reply.job, limits_enough or enough) for reply in answers)
     warnings = tuple(dict.fromkeys(reply.warning for reply in answers if reply.warning))
     there = [reply.job for reply in answers if reply.job in fork.book.specs][:_FORECAST]
     return Rehearsal(lines, warnings, forecast(image, planner, there, enough, samples) if samples else ())

@@ -14,6 +14,8 @@ from ..plan.plan import Plan, Planner
 
 Enough = Callable[[], bool]
 """Whether a search or a forecast has taken as long as it may."""
+Within = Callable[[float], Enough]
+"""Whether this share of the time allowed for a question is over, counted from its beginning."""
 
 RUNNING = (State.STARTING, State.RUNNING, State.RESUMING)
 """States of jobs that have started; those that are on their way out start again, if at all."""

@@ -23,11 +23,13 @@ Interval: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
 def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None) -> Any:
     """What the factory called ``name`` makes of ``name:key=value,key=value``.
 
-    Times (settings ending in ``_us``, which may be left off) carry units, lists are joined by ``+``. ``given`` holds arguments
-    by name that a user cannot write; a factory gets those that it has. Bounds are those that its signature says
-    (``Annotated[int, msgspec.Meta(ge=1)]``). Raises UsageError for unknown names and settings, and for values out of bounds.
+    Times (settings ending in ``_us``, which may be left off) carry units, lists are joined by ``+``, switches are yes or no.
+    ``given`` holds arguments by name that a user cannot write; a factory gets those that it has. Bounds are those that its
+    signature says (``Annotated[int, msgspec.Meta(ge=1)]``). Raises UsageError for unknown names and settings, for values out of
+    bounds, and for a setting that is there twice.
     """
     base, _, rest = text.partition(":")
+    whose = f"{registry.kind} {base}"
     factory, given = registry.get(base), given or {}
     kinds = _settings(factory)
     values: dict[str, Any] = {key: value for key, value in given.items() if key in kinds}
@@ -35,12 +37,15 @@ def build(registry: Registry, text: str, given: Mapping[str, Any] | None = None)
     for pair in filter(None, rest.split(",")):
         key, equals, value = pair.partition("=")
         full = key if key in known else f"{key}_us"
-        if not equals or full not in known:
+        short = full.removesuffix("_us")
+        if full not in known:
             names = ", ".join(sorted(key.removesuffix("_us") for key in known)) or "none"
-            raise UsageError(
-                f"{registry.kind} {base} has no setting {pair!r}", f"write {base}:key=value; its settings: {names}"
-            )
-        values[full] = _convert(f"{registry.kind} {base}", full, value, known[full])
+            raise UsageError(f"{whose} has no setting {pair!r}", f"write {base}:key=value; its settings: {names}")
+        if not equals:
+            raise UsageError(f"{whose}, setting {short}: it has no value", f"write {base}:{short}=VALUE")
+        if full in values:
+            raise UsageError(f"{whose}: setting {short} is there twice", f"write {short}= once in {text!r}")
+        values[full] = _convert(whose, full, value, known[full])
     return factory(**values)
 
 
@@ -54,10 +59,24 @@ def _settings(factory: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _convert(whose: str, key: str, text: str, kind: Any) -> Any:
+    if kind is bool:
+        return _yes_or_no(whose, key, text)
     values: Any = text.split("+") if get_origin(kind) is tuple else text
     if key.endswith("_us"):
         values = [parse_duration(value) for value in values] if isinstance(values, list) else parse_duration(values)
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{whose}, setting {key}: {error}", f"not understood: {text!r}") from None
+        raise UsageError(f"{whose}, setting {key.removesuffix('_us')}: {error}", f"not understood: {text!r}") from None
+
+
+_YES_OR_NO = {"yes": True, "no": False, "true": True, "false": False, "1": True, "0": False}
+
+
+def _yes_or_no(whose: str, key: str, text: str) -> bool:
+    if text.lower() not in _YES_OR_NO:
+        raise UsageError(
+            f"{whose}, setting {key}: {text!r} is neither yes nor no",
+            f"write {key}=yes or {key}=no; true, false, 1 and 0 are read, too",
+        )
+    return _YES_OR_NO[text.lower()]

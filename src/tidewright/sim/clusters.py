@@ -17,7 +17,7 @@ from ..base.ids import valid_name
 from ..base.units import parse_bytes, whole_number
 from ..model.job import MAX_CPUS_MILLI
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
-from .stream import numbered_rows
+from .stream import check_header, numbered_rows
 
 NODES_PER_RACK = 16
 """Nodes that share a top-of-rack switch, the topology domain when none is given."""
@@ -74,6 +74,7 @@ def _from_csv(text: str, source: str) -> tuple[NodeSpec, ...]:
     for cells, line in numbered_rows(io.StringIO(text, newline=""), source, _REMEDY):
         if not header:
             header = [cell.strip() for cell in cells]
+            check_header(header, f"{source}:{line}")
         elif any(cells):
             names = header + [f"cell {at}" for at in range(len(header) + 1, len(cells) + 1)]
             rows.append({name: cell for name, cell in zip(names, cells, strict=False) if cell})

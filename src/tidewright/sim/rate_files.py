@@ -8,9 +8,9 @@ Every mistake is reported.
 from __future__ import annotations
 
 import ast
-import csv
+import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import msgspec
 from ..base.errors import UsageError
 from ..estimate.rates import problems
 from ..model.rate import RateSettings, Throughput
+from .stream import named_rows
 
 PACKAGED = {"gavel": "gavel_throughputs.csv"}
 """Tables by name. gavel: Narayanan et al., OSDI'20, measured on V100, P100 and K80; see data/ATTRIBUTION.txt."""
@@ -35,7 +36,7 @@ def load_rates(text: str) -> RateSettings:
     """The rates that ``text`` names: ``gavel`` or a file. Raises UsageError with every mistake."""
     if text in PACKAGED:
         packed = files("tidewright.sim").joinpath("data", PACKAGED[text]).read_text(encoding="ascii")
-        return RateSettings(throughputs=_rows(packed.splitlines(), text))
+        return RateSettings(throughputs=_rows(io.StringIO(packed), text))
     path = Path(text)
     try:
         content = path.read_text(encoding="utf-8-sig")
@@ -44,7 +45,7 @@ def load_rates(text: str) -> RateSettings:
     except UnicodeDecodeError as error:
         raise UsageError(f"cannot read rates {path}: it is not text ({error.reason})", _REMEDY) from error
     if path.suffix == ".csv":
-        found = RateSettings(throughputs=_rows(content.splitlines(), str(path)))
+        found = RateSettings(throughputs=_rows(io.StringIO(content, newline=""), str(path)))
     elif path.suffix == ".json":
         found = RateSettings(throughputs=gavel_rows(content, str(path)))
     else:
@@ -95,33 +96,27 @@ def _from_yaml(content: str, path: Path) -> RateSettings:
     return msgspec.structs.replace(found, throughputs=rows, kinds=kinds)
 
 
-def _read(table: csv.DictReader[str], source: str) -> Iterator[dict[str, str]]:
-    try:
-        yield from table
-    except csv.Error as error:
-        raise UsageError(f"{source}:{table.line_num}: {error}", _REMEDY) from error
-
-
 def _rows(lines: Iterable[str], source: str) -> tuple[Throughput, ...]:
-    table = csv.DictReader(lines)
-    missing = [name for name in _COLUMNS if name not in (table.fieldnames or ())]
-    if missing:
-        raise UsageError(f"{source}:1: no column {', '.join(missing)}", _REMEDY)
-    found, mistakes = [], []
+    found: list[Throughput] = []
+    mistakes: list[str] = []
     seen: dict[tuple[str, str, int, int], int] = {}
-    for row in _read(table, source):
+
+    def wrong(line: int, text: str) -> None:
+        mistakes.append(f"{source}:{line}: {text}")
+
+    for row, line in named_rows(lines, source, _REMEDY, _COLUMNS, wrong):
         try:
             one = Throughput(
                 row["workload"].strip(), row["kind"].strip().lower(), int(row["devices"]), float(row["per_s"]),
                 int(row.get("nodes") or 0),
             )  # fmt: skip
-        except (TypeError, ValueError, AttributeError):
-            mistakes.append(f"{source}:{table.line_num}: not a row of a workload, a kind and numbers: {dict(row)}")
+        except ValueError:
+            wrong(line, f"not a row of a workload, a kind and numbers: {row}")
             continue
         key = one.workload, one.kind, one.devices, one.nodes
         if key in seen:
-            mistakes.append(f"{source}:{table.line_num}: the same as line {seen[key]}: {', '.join(map(str, key))}")
-        seen[key] = table.line_num
+            wrong(line, f"the same as line {seen[key]}: {', '.join(map(str, key))}")
+        seen[key] = line
         found.append(one)
     if mistakes:
         raise UsageError("\n".join(mistakes[:_SHOWN]), _REMEDY)

@@ -10,12 +10,13 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from ..base.errors import UsageError
+from ..base.units import counted
 
 Reading = Callable[[int, int], None]
 """Called now and then with (bytes of the file read, bytes of the file)."""
@@ -147,6 +148,41 @@ def numbered_rows(lines: Iterable[str], source: str, remedy: str) -> Iterator[tu
         raise UsageError(
             f"{source}:{at}: a quote opens here and is not closed where a cell ends ({error})", _CLOSE
         ) from error
+
+
+def named_rows(
+    lines: Iterable[str], source: str, remedy: str, needed: Sequence[str], wrong: Callable[[int, str], None]
+) -> Iterator[tuple[dict[str, str], int]]:
+    """Each row by the names in the header, with the number of its last line; empty rows are left out.
+
+    A row with more or fewer cells than the header is left out, too, and ``wrong`` is called with its line and what is wrong.
+    Raises UsageError as ``numbered_rows`` does, for a column ``needed`` that is missing, and for one that is there twice.
+    """
+    rows = numbered_rows(lines, source, remedy)
+    header = [cell.strip() for cell in next(rows, ([], 0))[0]]
+    missing = [name for name in needed if name not in header]
+    if missing:
+        raise UsageError(f"{source}:1: no column {', '.join(missing)}", remedy)
+    check_header(header, f"{source}:1")
+    for cells, line in rows:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) < len(header) or any(cell.strip() for cell in cells[len(header) :]):
+            wrong(line, wrong_width(len(cells), len(header)))
+            continue
+        yield dict(zip(header, cells, strict=False)), line
+
+
+def check_header(names: Sequence[str], place: str) -> None:
+    """Raises UsageError where two columns have one name; a column may have none."""
+    twice = [name for name in names if name and names.count(name) > 1]
+    if twice:
+        raise UsageError(f"{place}: two columns are called {twice[0]}", "rename the one that is not meant")
+
+
+def wrong_width(cells: int, columns: int) -> str:
+    """The mistake of a row whose number of cells is not that of the header."""
+    return f"{counted(cells, 'cell')}, but the header names {counted(columns, 'column')}"
 
 
 def _opening(row: list[str]) -> int:

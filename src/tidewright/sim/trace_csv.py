@@ -27,7 +27,7 @@ from ..model.job import (
     Tier,
     problems,
 )
-from .stream import Reading, numbered_rows, open_lines, stem
+from .stream import Reading, check_header, numbered_rows, open_lines, stem, wrong_width
 from .trace import Trace, make_trace
 
 NAMES = {
@@ -103,9 +103,8 @@ def _columns(header: list[str], source: str, form: TraceFormat) -> dict[str, int
         at = next((header.index(name) for name in names if name in header), None)
         if at is not None:
             found[field] = at
-    twice = [header[at] for at in found.values() if header.count(header[at]) > 1]
-    if twice:
-        raise UsageError(f"{source}:1: two columns are called {twice[0]}", "rename the one that is not meant")
+    read = [header[at] for at in found.values()]
+    check_header([name for name in header if name in read], f"{source}:1")
     missing = [field for field in ("submit", "duration", "devices") if field not in found]
     if missing:
         known = "; ".join(f"{field}: {', '.join(form.names[field])}" for field in missing)
@@ -242,7 +241,7 @@ class TraceTable:
         cells: dict[str, Any] = {}
         before = self.wrong
         if any(cell.strip() for cell in row[self.width :]):
-            self.note(line, f"{len(row)} cells, but the header names {counted(self.width, 'column')}")
+            self.note(line, wrong_width(len(row), self.width))
             return
         for field, at in self.columns.items():
             cell = row[at].strip() if at < len(row) else ""
@@ -283,6 +282,8 @@ class TraceTable:
     def _check(self, cells: dict[str, Any], line: int) -> None:
         if not cells["duration"] > 0:
             self.note(line, f"duration: {cells['duration']:g} s is not above 0")
+        if cells["devices"] > MAX_RANKS:
+            self.note(line, f"devices: {cells['devices']}, those of all instances together, are more than {MAX_RANKS}")
         if cells.get("min_devices", 0) > cells["devices"]:
             self.note(line, f"min_devices: {cells['min_devices']} is above devices ({cells['devices']})")
         if cells.get("gpu_memory") and cells["devices"] != 1:

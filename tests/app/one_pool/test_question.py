@@ -55,6 +55,20 @@ def test_a_file_without_a_curve_is_refused(tmp_path: Path, rows: tuple[str, ...]
         read_curve(day(tmp_path, *rows))
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (("0,1", "10,2,9"), "day.csv:3: 3 cells, but the header names 2 columns"),
+        (("0,1", "10"), "day.csv:3: 1 cell, but the header names 2 columns"),
+        (("0,x", "10,1"), "day.csv:2: could not convert"),
+        (("0,1", '"10,2', "20,3"), "day.csv:3: a quote opens here"),
+    ],
+)
+def test_mistakes_in_a_curve_are_named_by_their_lines(tmp_path: Path, rows: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_curve(day(tmp_path, *rows))
+
+
 def test_a_curve_has_the_steps_of_its_file(tmp_path: Path) -> None:
     found = read_curve(day(tmp_path, "60,1.5", "120,3", "180,0"))
     assert (found.rates, found.bin_us) == ((1.5, 3.0, 0.0), 60 * SECOND)

@@ -62,7 +62,8 @@ def key_of(question: Question) -> str:
 def _content(path: Path) -> bytes:
     try:
         status = path.stat()
-        return _hashed(path, status.st_size, status.st_mtime_ns)
+        # SQLite may make an empty log where there was none, and remove it.
+        return _hashed(path, status.st_size, status.st_mtime_ns) if status.st_size else b""
     except OSError:
         return b""
 

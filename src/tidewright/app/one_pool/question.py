@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ...base.units import HOUR, SECOND
 from ...serve.arrivals import RateCurve
 from ...serve.profile import packaged_profile, read_profile
 from ...sim.clusters import load_cluster
+from ...sim.stream import named_rows, open_lines
 from ..simulate import Question, load_trace_of, options_of, policies, shaped
 from .run import PoolComparison, Progress, ServedDay, compare_day
 
@@ -21,6 +21,8 @@ MADE_UP_DAY = RateCurve(
     HOUR,
     "made up: a working day by the hour",
 )
+
+_SHOWN = 10
 
 
 class PoolQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +62,20 @@ def read_curve(path: Path) -> RateCurve:
     Raises UsageError for a file that is none.
     """
     remedy = "give a CSV file with the columns second and rate, at equal steps of time"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [(float(row["second"]), float(row["rate"])) for row in csv.DictReader(file)]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"cannot read rates from {path}: {error}", remedy) from error
+    mistakes: list[str] = []
+    rows: list[tuple[float, float]] = []
+
+    def wrong(line: int, text: str) -> None:
+        mistakes.append(f"{path}:{line}: {text}")
+
+    with open_lines(path) as lines:
+        for row, line in named_rows(lines, str(path), remedy, ("second", "rate"), wrong):
+            try:
+                rows.append((float(row["second"]), float(row["rate"])))
+            except ValueError as error:
+                wrong(line, str(error))
+    if mistakes:
+        raise UsageError("\n".join(mistakes[:_SHOWN]), remedy)
     steps = [later[0] - earlier[0] for earlier, later in pairwise(rows)]
     if not steps or min(steps) <= 0 or max(steps) - min(steps) > 1e-3 * max(steps):
         raise UsageError(f"cannot read rates from {path}: its steps of time are not equal and above 0", remedy)

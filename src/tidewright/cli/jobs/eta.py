@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ...base.units import counted
-from ...wire.api import FINAL_STATES, EtaView
+from ...wire.api import FINAL_STATES, CauseView, EtaView
 from .. import output as out
 from .. import words
 from ..session import Session, pass_session
@@ -53,14 +53,23 @@ def _print(view: EtaView) -> None:
 def _remedy(view: EtaView) -> str:
     """What to do next where no start is foreseen."""
     if view.starts is None and view.ends is None:
-        code = view.cause.code if view.cause is not None else ""
-        if view.cause is not None and code == "WaitsForHeld":
-            return f"see why that one is held: tide why {view.cause.args['held']}"
-        if code == "HeldByUser":
-            return f"release it: tide resume {view.job}"
-        return f"see what it waits for: tide why {view.job}"
+        return _remedy_of_hold(view.job, view.cause) or f"see what it waits for: tide why {view.job}"
     late = view.starts is not None and view.starts.middle < 0
     return f"see what would start it: tide why {view.job}" if late else ""
+
+
+def _remedy_of_hold(job: int, cause: CauseView | None) -> str:
+    """How the hold is ended that a job waits for, its own or another's."""
+    if cause is None:
+        return ""
+    if cause.code == "AlsoHeld":
+        parts = (part for part in cause.args.values() if isinstance(part, CauseView))
+        return "; ".join(filter(None, (_remedy_of_hold(job, part) for part in parts)))
+    if cause.code == "WaitsForHeld":
+        return f"see why that one is held: tide why {cause.args['held']}"
+    return {"HeldByUser": f"release it: tide resume {job}", "HeldBy": f"release it: tide release {job}"}.get(
+        cause.code, ""
+    )
 
 
 def _basis(view: EtaView) -> str:

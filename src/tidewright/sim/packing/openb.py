@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -36,29 +38,43 @@ class FillTrace(Struct, frozen=True, kw_only=True):
 
 def load_fills(text: str, seeds: list[int], reading: Reading | None = None) -> list[FillTrace]:
     """The experiment that ``text`` names, for each seed. Raises UsageError when its files cannot be read."""
+    with _located(text) as (node_file, pod_file, *orders):
+        nodes = read_nodes(node_file, reading)
+        pods = read_pods(pod_file, nodes.kinds, reading)
+        return [
+            FillTrace(name=text, seed=seed, nodes=nodes, pods=pods, arrivals=_arrivals(orders, seed, nodes, pods))
+            for seed in seeds
+        ]
+
+
+def trace_files(text: str) -> tuple[Path, ...]:
+    """The files of the user's that ``text`` is read from; none for the packaged trace. Raises UsageError when one is missing."""
+    with _located(text) as found:
+        return found if ":" in text else ()
+
+
+@contextmanager
+def _located(text: str) -> Iterator[tuple[Path, ...]]:
+    """The file of nodes, that of pods, and those of orders. Raises UsageError for a missing one."""
     name, _, argument = text.partition(":")
     if name != "openb":
         raise UsageError(f"no filling trace called {text!r}", _REMEDY)
     if argument:
         source, given = settings("openb", argument, _KEYS)
-        return _from_folder(text, Path(source), given, seeds, reading)
-    with as_file(files("tidewright.sim").joinpath("data/openb")) as folder:
-        return _from_folder(text, folder, {}, seeds, reading)
+        yield _in_folder(text, Path(source), given)
+    else:
+        with as_file(files("tidewright.sim").joinpath("data/openb")) as folder:
+            yield _in_folder(text, folder, {})
 
 
-def _from_folder(
-    text: str, folder: Path, given: dict[str, str], seeds: list[int], reading: Reading | None
-) -> list[FillTrace]:
+def _in_folder(text: str, folder: Path, given: dict[str, str]) -> tuple[Path, ...]:
     if not folder.is_dir():
         raise UsageError(f"{text}: there is no folder {folder}", _REMEDY)
     workload = given.get("workload", "default")
-    nodes = read_nodes(_file(folder, given.get("nodes", _NODES)), reading)
-    pods = read_pods(_file(folder, given.get("pods", f"openb_pod_list_{workload}.csv")), nodes.kinds, reading)
+    nodes = _file(folder, given.get("nodes", _NODES))
+    pods = _file(folder, given.get("pods", f"openb_pod_list_{workload}.csv"))
     orders = [_file(folder, given["order"])] if "order" in given else _orders(folder, workload, given)
-    return [
-        FillTrace(name=text, seed=seed, nodes=nodes, pods=pods, arrivals=_arrivals(orders, seed, nodes, pods))
-        for seed in seeds
-    ]
+    return nodes, pods, *orders
 
 
 def _orders(folder: Path, workload: str, given: dict[str, str]) -> list[Path]:

@@ -5,7 +5,6 @@ It refuses to know in which order the pods come.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from msgspec import Struct
 
 from ...base.errors import UsageError
 from ...placement.scores.columns import ABSENT, NO_KIND, WHOLE, Ints, NodeColumns, ShareRequest
-from ..stream import Reading, open_lines
+from ..stream import Reading, named_rows, open_lines
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -111,16 +110,9 @@ class _Rows:
 
     def rows(self, reading: Reading | None) -> Iterator[tuple[int, dict[str, str]]]:
         with open_lines(self._path, reading) as lines:
-            table = csv.DictReader(lines, restval="")
-            try:
-                missing = [name for name in self._columns if name not in (table.fieldnames or ())]
-                if missing:
-                    raise UsageError(f"{self._path}:1: no column {', '.join(missing)}", _REMEDY)
-                for row in table:
-                    self._check_name(table.line_num, row)
-                    yield table.line_num, row
-            except csv.Error as error:
-                raise UsageError(f"{self._path}:{table.line_num}: {error}", _REMEDY) from error
+            for row, line in named_rows(lines, str(self._path), _REMEDY, self._columns, self.mistake):
+                self._check_name(line, row)
+                yield line, row
 
     def _check_name(self, line: int, row: dict[str, str]) -> None:
         name = row[self._key] = row[self._key].strip()
