@@ -38,7 +38,7 @@ COLUMNS: tuple[tuple[str, str, Cell], ...] = (
     ("queue p99", "all but one in a hundred", lambda r: _of_completed(r, duration(r.queue_p99_s))),
     ("queued", "jobs waiting, mean over time", lambda r: f"{r.queue_length_mean:,.1f}"),
     ("makespan", "until the last job ended", lambda r: duration(r.makespan_s)),
-    ("util.", "device-time held, until the last submission", lambda r: percent(r.utilisation_arriving)),
+    ("util.", "device-time held, until the last job is admitted", lambda r: percent(r.utilisation_arriving)),
     ("ρ mean", "finish-time fairness; 1: as good as alone on a fair share", lambda r: _of_completed(r, f"{r.rho_mean:.2f}")),
     ("ρ p99", "of the worst-treated hundredth", lambda r: _of_completed(r, f"{r.rho_p99:.2f}")),
     ("preempt.", "suspensions by the policy", lambda r: f"{r.preemptions:,}"),

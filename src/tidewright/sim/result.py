@@ -65,13 +65,16 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
     makespan_s: float
     utilisation: float
     utilisation_arriving: float
-    """The same until the last submission, without the emptying at the end."""
+    """The same without the emptying at the end: device-time held over capacity, from 0 until the last job is admitted or refused,
+    which is its submission, or the start of a round after it. Where all jobs are submitted at one instant, or some have not been
+    admitted at the end, over the makespan."""
     jct_mean_s: float
     jct_median_s: float
     jct_p99_s: float
     queue_mean_s: float
     queue_p99_s: float
     queue_length_mean: float
+    """Jobs that hold no device, from their submission on, also where a round admits them later; mean over the makespan."""
     rho_mean: float
     rho_p99: float
     rho_worst: float = 0.0

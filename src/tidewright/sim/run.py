@@ -29,7 +29,7 @@ from .agenda import Agenda
 from .costs import Costs, typical_us
 from .faults import Faults, FaultSettings
 from .free_share import FreeDevices
-from .meter import PoolMeter
+from .meter import ArrivalMeter, PoolMeter
 from .metrics import Labels, Outcomes, measure
 from .profile import ClusterProfile
 from .result import SimulationResult
@@ -111,6 +111,7 @@ class Simulation:
         self.engine = Engine(forgetful)
         self.driver = EngineDriver(self.engine, recorder)
         self._submit: list[int] = trace.submit.tolist()
+        self.arrivals = ArrivalMeter(self.meter, self._submit, self.pace is not None)
         self._free = FreeDevices(trace, nodes)
         self._rank = tie_ranks(trace, profile.ties, profile.seed)
         self.next_row = 0
@@ -126,7 +127,6 @@ class Simulation:
         self._refused: dict[int, str] = {}
         self.planning_rounds = 0
         self.moves = 0
-        self.arriving_area = 0
         self._idle_since = self._idle_rounds = 0
         self.world.boot()
 
@@ -135,7 +135,7 @@ class Simulation:
         while self.outcomes.settled < len(self.trace):
             now = self.next_instant()
             if now is None or now > self.options.horizon_us:
-                self.meter.advance(min(self.options.horizon_us, self.meter.at if now is None else now))
+                self.arrivals.advance(min(self.options.horizon_us, self.meter.at if now is None else now))
                 break
             self.turn(now)
             if progress is not None and self.driver.turns % _PROGRESS_TURNS == 0:
@@ -158,7 +158,7 @@ class Simulation:
         """Everything that happens at one instant, once; what it causes at the same instant is the next step's."""
         if now >= self._free.due:
             self._free.sample(now, self.engine.book.phys)
-        self.meter.advance(now)
+        self.arrivals.advance(now)
         events = self.world.deliver(now, self.agenda.take(now))
         if self.pace is None or self.pace.opens(now):
             self._submit_due(now, events)
@@ -187,7 +187,6 @@ class Simulation:
         rows: Sequence[int] = range(self.next_row, row)
         if row > self.next_row:
             self.next_row = row
-            self.arriving_area = self.meter.held_area
             if self._rank is not None:
                 rows = sorted(rows, key=self._rank.__getitem__)
         if self.options.profile.refuse:
@@ -195,6 +194,8 @@ class Simulation:
             rows = [self._due.popleft()] if self._due else ()
             if rows:
                 self.engine.replan()  # what the last plan waits for says nothing of a job that cannot wait
+        if rows:
+            self.arrivals.presented()
         events.extend(Submit(self._request(at), str(at)) for at in rows)
 
     def _request(self, row: int) -> JobSpec:
@@ -266,6 +267,7 @@ class Simulation:
 
     def _answered(self, reply: Reply) -> None:
         row = int(reply.op_id)
+        self.arrivals.answered()
         if reply.error:
             self.outcomes.refuse(row, str(reply.error.code))
             return
@@ -316,7 +318,8 @@ class Simulation:
             devices=self.capacity,
             launch_us=typical_us(self.options.charged.launch_us, self.trace.devices),
             profile=self.options.profile.name,
-            arriving_area=self.arriving_area,
+            arriving_area=self.arrivals.area,
+            arriving_us=self.arrivals.until if self._all_presented() else 0,
             fragmentation=self._free.fragmentation,
             turns=self.driver.turns,
             planning_rounds=self.planning_rounds,
@@ -325,6 +328,9 @@ class Simulation:
         )
         result = measure(self.outcomes, self.meter, labels)
         return structs.replace(result, remarks=(*result.remarks, *self._beyond_horizon()))
+
+    def _all_presented(self) -> bool:
+        return self.next_row == len(self.trace) and not self._due
 
     def _beyond_horizon(self) -> list[str]:
         """A remark on the jobs of the trace that come after the end of the simulation."""
