@@ -78,6 +78,7 @@ class Labels(Struct, frozen=True, kw_only=True):
     turns: int
     planning_rounds: int
     moves: int
+    refused_moves: dict[str, int]
     checkpoints: int
 
 
@@ -126,6 +127,8 @@ def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationR
         turns=labels.turns,
         planning_rounds=labels.planning_rounds,
         moves=labels.moves,
+        moves_refused=sum(labels.refused_moves.values()),
+        move_refusals={str(why): count for why, count in sorted(labels.refused_moves.items())},
         checkpoints=labels.checkpoints,
         goodput=sum(
             int(us) * int(k) for us, k in zip(trace.duration[done].tolist(), trace.devices[done].tolist(), strict=True)

@@ -5,6 +5,7 @@ It refuses to know how the figures were made; they are defined in ``sim.result``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -109,7 +110,7 @@ def tier_table(results: Sequence[SimulationResult]) -> Table:
 
 def notes(results: Sequence[SimulationResult]) -> list[str]:
     """What a reader must know about jobs that are not in the means."""
-    found = list(results[0].remarks) if results else []
+    found = list(dict.fromkeys(remark for result in results for remark in result.remarks))
     for result in results:
         refused = ", ".join(f"{why}: {count:,}" for why, count in result.refusals.items())
         are = agreeing(result.unfinished, "is", "are")
@@ -120,7 +121,21 @@ def notes(results: Sequence[SimulationResult]) -> list[str]:
         ):
             if count:
                 found.append(f"{result.policy}: {counted(count, 'job')} {text}")
+        if result.moves_refused:
+            found.append(f"{result.policy}: {moves_refused([result])}")
     return found
+
+
+def moves_refused(results: Sequence[SimulationResult]) -> str:
+    """``"4 of 10 moves were refused (DevicesTaken: 4)"``, the most frequent reason first; empty where none was."""
+    count, moves, why = sum(r.moves_refused for r in results), sum(r.moves for r in results), Counter[str]()
+    for result in results:
+        why.update(result.move_refusals)
+    reasons = ", ".join(
+        f"{code}: {times:,}" for code, times in sorted(why.items(), key=lambda item: (-item[1], item[0]))
+    )
+    were = agreeing(count, "was", "were")
+    return f"{count:,} of {counted(moves, 'move')} {were} refused, as they did not hold ({reasons})" if count else ""
 
 
 def _moved(result: SimulationResult) -> bool:

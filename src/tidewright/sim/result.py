@@ -98,6 +98,11 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
     turns: int
     planning_rounds: int = field(name="thoughts")
     moves: int
+    """Moves of all plans, those that were refused included."""
+    moves_refused: int = 0
+    """Moves that the engine did not apply, since they did not hold when they came to it; all of a gang of which one did not."""
+    move_refusals: dict[str, int] = {}
+    """Why, by code."""
     jct_quantiles_s: tuple[float, ...]
     """JCT at 0, 0.5, … 100 per cent."""
     series: Series

@@ -27,7 +27,7 @@ from ..model.splice import OVERHEAD_MILLI
 from ..plan.plan import Planner
 from .agenda import Agenda
 from .costs import Costs, typical_us
-from .faults import Faults, FaultSettings
+from .faults import Faults, FaultSettings, FaultWatch
 from .free_share import FreeDevices
 from .meter import ArrivalMeter, PoolMeter
 from .metrics import Labels, Outcomes, measure
@@ -94,6 +94,7 @@ class Simulation:
         self.world = SimulatedWorld(
             nodes, self.agenda, self.meter, self.options.charged, faults, rates, profile.seed, whole_steps
         )
+        self.fault_watch = FaultWatch(self.world)
         self.outcomes = Outcomes(trace)
         self._depends = any(spec.after for spec in trace.specs)
         self._job_of: dict[int, int] = {}
@@ -134,8 +135,9 @@ class Simulation:
         """Simulate to the end, or to the horizon. What the planner raises comes out with a note on when."""
         while self.outcomes.settled < len(self.trace):
             now = self.next_instant()
-            if now is None or now > self.options.horizon_us:
-                self.arrivals.advance(min(self.options.horizon_us, self.meter.at if now is None else now))
+            if now is None or now > self.options.horizon_us or self.fault_watch.stopped:
+                stands = now is None or self.fault_watch.stopped
+                self.arrivals.advance(self.meter.at if stands else self.options.horizon_us)
                 break
             self.turn(now)
             if progress is not None and self.driver.turns % _PROGRESS_TURNS == 0:
@@ -159,7 +161,10 @@ class Simulation:
         if now >= self._free.due:
             self._free.sample(now, self.engine.book.phys)
         self.arrivals.advance(now)
+        held = self.meter.held_milli
         events = self.world.deliver(now, self.agenda.take(now))
+        if self.world.faults.active:
+            self.fault_watch.count(now, events, held - self.meter.held_milli, self.outcomes.settled, self.next_row)
         if self.pace is None or self.pace.opens(now):
             self._submit_due(now, events)
         if not events:
@@ -324,6 +329,7 @@ class Simulation:
             turns=self.driver.turns,
             planning_rounds=self.planning_rounds,
             moves=self.moves,
+            refused_moves=self.engine.refused_moves,
             checkpoints=self.world.checkpoints,
         )
         result = measure(self.outcomes, self.meter, labels)
@@ -333,7 +339,13 @@ class Simulation:
         return self.next_row == len(self.trace) and not self._due
 
     def _beyond_horizon(self) -> list[str]:
-        """A remark on the jobs of the trace that come after the end of the simulation."""
+        """Remarks on an end for faults, and on the jobs of the trace that come after the end of the simulation."""
+        if self.fault_watch.stopped:
+            at = format_duration(self.meter.at)
+            advice = "see --faults: make them rarer, nodes come back sooner, or failures less likely than 1"
+            return [
+                f"{self.options.label or self.planner.name}: ended after {at}: {self.fault_watch.stopped}; {advice}"
+            ]
         horizon = self.options.horizon_us
         late = int((self.trace.submit > horizon).sum())
         if not late:
