@@ -19,6 +19,7 @@ from tidewright.base.units import SECOND
 from tidewright.cli.shell import tide
 from tidewright.model.job import JobSpec
 from tidewright.sim.costs import FREE, Costs
+from tidewright.sim.stream import open_lines
 
 SMALL = ("-t", "synthetic:jobs=60,load=1.2,max=1h,sizes=1:6/2:2/4:1", "-c", "2x4")
 
@@ -92,6 +93,37 @@ def test_one_row_for_each_job_and_policy(tmp_path: Path) -> None:
         assert all(float(row["jct_s"]) == pytest.approx(float(row["end_s"]) - float(row["submit_s"])) for row in done)
         assert all(float(row["wait_s"]) >= 0 and 0 < float(row["delivered"]) <= 1 for row in done)
         assert not any(row["end_s"] and not row["start_s"] for row in mine)
+
+
+def test_rows_have_the_run_time_and_what_follows_from_it(tmp_path: Path) -> None:
+    trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv"
+    trace.write_text("id,submit,duration,devices\na,0,1,8\nb,0,80000,8\nc,5,1,8\nd,5,10,9\ne,6,320000000,8\n")
+    results("-p", "fifo", "--jobs-out", str(path), base=("-t", str(trace), "-c", "1x8"))
+    rows = {row["id"]: row for row in csv.DictReader(path.open())}
+    assert [row["duration_s"] for row in rows.values()] == ["1", "80000", "1", "10", "320000000"]
+    assert [row["state"] for row in rows.values()] == [*["completed"] * 3, "refused", "unfinished"]
+    for name in "abc":
+        row = rows[name]
+        assert float(row["delivered"]) == pytest.approx(float(row["duration_s"]) / float(row["jct_s"]), rel=1e-12)
+    running = rows["e"]
+    assert (running["attempts"], running["end_s"], running["delivered"]) == ("1", "", "")
+    assert float(running["start_s"]) - 6 == float(running["wait_s"]) > 80_000
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
+def test_rows_are_packed_as_the_name_says(tmp_path: Path, ending: str) -> None:
+    plain, path = tmp_path / "jobs.csv", tmp_path / f"jobs.csv{ending}"
+    for each in (plain, path):
+        results("-p", "fifo", "--jobs-out", str(each))
+    assert path.stat().st_size < plain.stat().st_size / 2
+    with open_lines(path) as lines:
+        assert "".join(lines) == plain.read_text()
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".zip", ".GZ"])
+def test_other_packed_files_are_refused_before_the_run(tmp_path: Path, ending: str) -> None:
+    error = refusal("--jobs-out", str(tmp_path / f"jobs.csv{ending}"))
+    assert repr(ending) in error.message and ".zst" in str(error.remedy)
 
 
 def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:

@@ -139,5 +139,5 @@ def present(
     for remark in simulate.remarks(results):
         out.note(f"note: {remark}")
     if jobs is not None and jobs_out is not None:
-        write_file(jobs_out, lambda: jobs.content(jobs_out.suffix == ".gz"), JOBS_OUT)
+        write_file(jobs_out, lambda: jobs.content(jobs_out.suffix), JOBS_OUT)
     write_file(report, lambda: simulate.page(results).encode(), REPORT)
