@@ -126,6 +126,22 @@ def test_other_packed_files_are_refused_before_the_run(tmp_path: Path, ending: s
     assert repr(ending) in error.message and ".zst" in str(error.remedy)
 
 
+def test_a_horizon_ends_the_run_and_says_what_it_left(tmp_path: Path) -> None:
+    trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv"
+    trace.write_text("id,submit,duration,devices\na,0,3600,8\nb,10,3600,8\nc,9000,10,1\n")
+    ran = call("-p", "fifo", "--horizon", "2h", "--jobs-out", str(path), base=("-t", str(trace), "-c", "1x8"))
+    assert ran.exit_code == 0
+    assert "fifo: 2 jobs had not ended at the horizon, after 2h00m, and are left out of the means" in ran.stderr
+    assert "1 job was never submitted: the simulation ends after 2h00m" in ran.stderr
+    rows = {row["id"]: (row["state"], row["reason"]) for row in csv.DictReader(path.open())}
+    assert rows == {"a": ("completed", ""), "b": ("unfinished", "running"), "c": ("unfinished", "not submitted")}
+    (result,) = results("-p", "fifo", "--horizon", "2h", base=("-t", str(trace), "-c", "1x8"))
+    assert (result["makespan_s"], result["horizon_s"], result["unfinished"]) == (7200, 7200, 2)
+    assert result["utilisation"] == result["utilisation_arriving"] == pytest.approx(1.0, abs=0.01)
+    (whole,) = results("-p", "fifo", "--horizon", "3h", base=("-t", str(trace), "-c", "1x8"))
+    assert (whole["completed"], whole["unfinished"]) == (3, 0)
+
+
 def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:
     trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv.gz"
     trace.write_text("id,submit,duration,devices\na,0,10,1\nb,0,320000000,8\nc,5,10,1\n")
@@ -152,6 +168,10 @@ def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:
         (("--window", "2"), "window '2'"),
         (("--window", "4/3"), "window 4/3"),
         (("--jobs-out", "nowhere/jobs.csv"), "no directory nowhere"),
+        (("--horizon", "0"), "a horizon of 0"),
+        (("--horizon", "soon"), "horizon: not a duration: 'soon'"),
+        (("--horizon", "-1h"), "horizon: not a duration"),
+        (("--horizon", "200y"), "horizon: not a duration"),
     ],
 )
 def test_wrong_options_say_what_to_write(words: tuple[str, ...], said: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import UsageError
+from ..base.units import parse_duration
 from ..engine.settings import EngineSettings
 from ..model.node import NodeSpec
 from ..policy.registry import make
@@ -81,6 +82,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """None: when something fails."""
     window: str = ""
     """``K/N``: only the K-th of N equal parts of the trace's jobs."""
+    horizon: str = ""
+    """When the simulation ends at the latest, counted from the first submission, like ``30d``; empty: after ten years."""
 
 
 def run_trace(
@@ -102,11 +105,26 @@ def options_of(question: Question) -> Options:
     options = Options(
         cluster=question.cluster, profile=profile, costs=costs_of(question.costs, profile.costs),
         faults=parse_faults(question.faults, question.seed), checkpoints=question.checkpoints,
+        horizon_us=_horizon_us(question.horizon),
     )  # fmt: skip
     if not question.rates:
         return options
     known = msgspec.structs.replace(options.engine, rates=load_rates(question.rates))
     return msgspec.structs.replace(options, engine=known)
+
+
+def _horizon_us(text: str) -> int:
+    if not text:
+        return Options().horizon_us
+    try:
+        horizon = parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"horizon: {error.message}", "write --horizon like 12h, 30d or 1-12:00:00") from error
+    if not horizon:
+        raise UsageError(
+            "a horizon of 0 leaves no time to simulate", "write --horizon like 12h or 30d, at most 100 years"
+        )
+    return horizon
 
 
 def costs_of(text: str, base: Costs) -> Costs | None:

@@ -18,10 +18,10 @@ COLUMNS = (
     "state", "reason", "delivered", "duration_s",
 )  # fmt: skip
 """``wait_s``: first start minus submission. ``preemptions``, ``attempts``: so far, where a job has not ended. ``state``:
-completed, failed, timeout, cancelled, refused or unfinished. ``reason``: the code of why it was refused, or in which state and behind
-which limit it was at the end. ``duration_s``: what its work takes on its full allotment of the kind on which it is fastest, without
-costs. ``delivered``: that over the time since submission, of completed jobs, to the last digit of a float. Times count from the
-trace's first submission."""
+completed, failed, timeout, cancelled, refused or unfinished. ``reason``: the code of why it was refused, or in which state and
+behind which limit it was at the end. ``duration_s``: what its work takes on its full allotment of the kind on which it is
+fastest, without costs. ``delivered``: that over the time since submission, of completed jobs, to the last digit of a float.
+Times count from the trace's first submission."""
 
 
 def job_rows(simulation: Simulation, policy: str) -> Iterator[tuple[Any, ...]]:

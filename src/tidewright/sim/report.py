@@ -115,7 +115,7 @@ def notes(results: Sequence[SimulationResult]) -> list[str]:
         refused = ", ".join(f"{why}: {count:,}" for why, count in result.refusals.items())
         are = agreeing(result.unfinished, "is", "are")
         for count, text in (
-            (result.unfinished, f"had not ended and {are} left out of the means"),
+            (result.unfinished, f"had not ended{_at_horizon(result)} and {are} left out of the means"),
             (result.refused, f"{agreeing(result.refused, 'was', 'were')} refused ({refused})"),
             (result.failed, f"failed, {agreeing(result.failed, 'was', 'were')} stopped or cancelled"),
         ):
@@ -124,6 +124,11 @@ def notes(results: Sequence[SimulationResult]) -> list[str]:
         if result.moves_refused:
             found.append(f"{result.policy}: {moves_refused([result])}")
     return found
+
+
+def _at_horizon(result: SimulationResult) -> str:
+    cut = 0 < result.horizon_s <= result.makespan_s
+    return f" at the horizon, after {duration(result.horizon_s)}," if cut else ""
 
 
 def moves_refused(results: Sequence[SimulationResult]) -> str:

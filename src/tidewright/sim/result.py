@@ -62,6 +62,8 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
     profile: str = "default"
     unfinished: int
     """Still in the system at the end (horizon reached, or nothing could start them): censored, not in the means."""
+    horizon_s: float = 0.0
+    """When the simulation would have ended at the latest; 0: not known."""
     makespan_s: float
     utilisation: float
     utilisation_arriving: float

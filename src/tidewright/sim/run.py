@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ..base.errors import Bug
-from ..base.units import DAY, MS, agreeing, counted, format_duration
+from ..base.units import DAY, MS, SECOND, agreeing, counted, format_duration
 from ..drive.driver import EngineDriver, Recorder
 from ..engine.book import QUEUED
 from ..engine.commands import Command, Ended, PlanRequest, Reply
@@ -333,7 +333,8 @@ class Simulation:
             checkpoints=self.world.checkpoints,
         )
         result = measure(self.outcomes, self.meter, labels)
-        return structs.replace(result, remarks=(*result.remarks, *self._beyond_horizon()))
+        remarks = (*result.remarks, *self._beyond_horizon())
+        return structs.replace(result, remarks=remarks, horizon_s=self.options.horizon_us / SECOND)
 
     def _all_presented(self) -> bool:
         return self.next_row == len(self.trace) and not self._due
