@@ -126,6 +126,25 @@ def test_other_packed_files_are_refused_before_the_run(tmp_path: Path, ending: s
     assert repr(ending) in error.message and ".zst" in str(error.remedy)
 
 
+def test_the_load_is_that_of_the_jobs_that_the_cluster_admits(tmp_path: Path) -> None:
+    """100 jobs of 100 s on one device, 1 s apart, and as many on 64, of which the cluster has 8."""
+    mixed, small = tmp_path / "mixed.csv", tmp_path / "small.csv"
+    rows = [f"{at},100,{devices}" for at in range(100) for devices in (64, 1)]
+    mixed.write_text("\n".join(["submit,duration,devices", *rows]))
+    small.write_text("\n".join(["submit,duration,devices", *rows[1::2]]))
+    words = ("-p", "fifo", "--load", "0.5", "--profile", "ideal")
+    ran = call(*words, base=("-t", str(mixed), "-c", "1x8"))
+    assert "the load of 0.5 is that of 100 of 200 jobs, without those that the cluster refuses" in ran.stderr
+    (both,) = results(*words, base=("-t", str(mixed), "-c", "1x8"))
+    (alone,) = results(*words, base=("-t", str(small), "-c", "1x8"))
+    assert (both["refused"], both["completed"]) == (100, 100)
+    assert both["makespan_s"] == pytest.approx(alone["makespan_s"])
+    assert alone["utilisation_arriving"] == pytest.approx(0.5, abs=0.05) and not alone["remarks"]
+    mixed.write_text("\n".join(["submit,duration,devices", *rows[::2]]))
+    error = call(*words, base=("-t", str(mixed), "-c", "1x8")).exception
+    assert isinstance(error, UsageError) and "the cluster can hold none of its jobs" in error.message
+
+
 def test_a_horizon_ends_the_run_and_says_what_it_left(tmp_path: Path) -> None:
     trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv"
     trace.write_text("id,submit,duration,devices\na,0,3600,8\nb,10,3600,8\nc,9000,10,1\n")
