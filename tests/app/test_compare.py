@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidewright.app.compare import run, save, worker
-from tidewright.app.compare.cells import ComparisonQuestion, command_of_comparison, planned
+from tidewright.app.compare.cells import ComparisonQuestion, command_of, command_of_comparison, planned
 from tidewright.app.compare.pool import Observer
 from tidewright.app.compare.worker import RunDone, RunFailed, simulate_cell
 from tidewright.app.simulate import Question
@@ -111,6 +111,18 @@ def test_one_seed_says_that_there_is_no_interval() -> None:
     assert "one seed: there are no intervals; --seeds 3" in ran.stderr and "±" not in ran.stdout
 
 
+def test_a_horizon_holds_for_every_cell_and_is_in_the_commands() -> None:
+    ran = call("-p", "fifo,srtf", "--horizon", "30m")
+    assert ran.exit_code == 0 and "unfinished at the horizon of 40 jobs are in no mean" in ran.stderr
+    (group,) = data("-p", "fifo", "--horizon", "30m")["groups"]
+    (cell,) = group["policies"][0]["cells"]
+    assert (cell["result"]["horizon_s"], cell["result"]["makespan_s"]) == (1800, 1800)
+    assert "--horizon 30m" in command_of(COMMANDS[-1])
+    COMMANDS.clear()
+    assert "a horizon of 0" in refusal("-p", "fifo", "--horizon", "0").message
+    assert not COMMANDS
+
+
 def test_windows_are_replicates_of_one_trace() -> None:
     (group,) = data("-p", "fifo", "--windows", "2")["groups"]
     assert [cell["replicate"] for cell in group["policies"][0]["cells"]] == ["window 1/2", "window 2/2"]
@@ -122,7 +134,7 @@ def test_the_command_that_is_shown_asks_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(answer_here.__globals__, "simulate_cell", lambda question: one)
     words = ["-p", "sla,las:round=6m,thresholds=1h", "--loads", "trace,0.5", "--seeds", "4,7", "--tiers", "trace,3",
              "--estimates", "noisy,0.5", "--costs", "1s", "--costs", "save=2s,stop=1s", "--costs", "profile", "--faults", "none",
-             "--faults", "rank_mtbf=90d", "--jobs", "20", "--no-checkpoints"]  # fmt: skip
+             "--faults", "rank_mtbf=90d", "--jobs", "20", "--no-checkpoints", "--horizon", "3d"]  # fmt: skip
     shown = data(*words)["command"]
     assert data(*shlex.split(shown)[2:], base=())["command"] == shown
     for seeds, written in (((1, 2, 3), "--seeds 3"), ((5,), "--seeds 5-5"), ((1, 3), "--seeds 1,3")):

@@ -201,7 +201,7 @@ def test_requests_are_what_they_were(tmp_path: Path) -> None:
     assert "1 job may be retried" in "\n".join(recording.notes)
     jobs = JobsTable()
     results, _ = rerun(tmp_path / "journal.ndjson", "fifo", jobs=jobs)
-    rows = list(csv.DictReader(jobs.content(False).decode().splitlines()))
+    rows = list(csv.DictReader(jobs.content().decode().splitlines()))
     ends = [float(row["end_s"]) for row in rows]
     assert results[0].completed == 3 and float(rows[2]["start_s"]) >= ends[0] > ends[1]
 
@@ -224,7 +224,7 @@ def test_each_job_is_replayed_with_what_its_own_operations_took_and_other_traces
     out = JobsTable()
     (replayed,), recording = rerun(path, "fifo", jobs=out)
     assert replayed.completed == 4
-    lines = out.content(False).decode().splitlines()
+    lines = out.content().decode().splitlines()
     ends = [round(float(row["end_s"]) * SECOND) for row in csv.DictReader(lines)]
     first = recording.jobs[0].submit
     assert ends == [job.end - first for job in recording.jobs]

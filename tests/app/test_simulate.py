@@ -19,6 +19,7 @@ from tidewright.base.units import SECOND
 from tidewright.cli.shell import tide
 from tidewright.model.job import JobSpec
 from tidewright.sim.costs import FREE, Costs
+from tidewright.sim.stream import open_lines
 
 SMALL = ("-t", "synthetic:jobs=60,load=1.2,max=1h,sizes=1:6/2:2/4:1", "-c", "2x4")
 
@@ -94,6 +95,72 @@ def test_one_row_for_each_job_and_policy(tmp_path: Path) -> None:
         assert not any(row["end_s"] and not row["start_s"] for row in mine)
 
 
+def test_rows_have_the_run_time_and_what_follows_from_it(tmp_path: Path) -> None:
+    trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv"
+    trace.write_text("id,submit,duration,devices\na,0,1,8\nb,0,80000,8\nc,5,1,8\nd,5,10,9\ne,6,320000000,8\n")
+    results("-p", "fifo", "--jobs-out", str(path), base=("-t", str(trace), "-c", "1x8"))
+    rows = {row["id"]: row for row in csv.DictReader(path.open())}
+    assert [row["duration_s"] for row in rows.values()] == ["1", "80000", "1", "10", "320000000"]
+    assert [row["state"] for row in rows.values()] == [*["completed"] * 3, "refused", "unfinished"]
+    for name in "abc":
+        row = rows[name]
+        assert float(row["delivered"]) == pytest.approx(float(row["duration_s"]) / float(row["jct_s"]), rel=1e-12)
+    running = rows["e"]
+    assert (running["attempts"], running["end_s"], running["delivered"]) == ("1", "", "")
+    assert float(running["start_s"]) - 6 == float(running["wait_s"]) > 80_000
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz"])
+def test_rows_are_packed_as_the_name_says(tmp_path: Path, ending: str) -> None:
+    plain, path = tmp_path / "jobs.csv", tmp_path / f"jobs.csv{ending}"
+    for each in (plain, path):
+        results("-p", "fifo", "--jobs-out", str(each))
+    assert path.stat().st_size < plain.stat().st_size / 2
+    with open_lines(path) as lines:
+        assert "".join(lines) == plain.read_text()
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".zip", ".GZ"])
+def test_other_packed_files_are_refused_before_the_run(tmp_path: Path, ending: str) -> None:
+    error = refusal("--jobs-out", str(tmp_path / f"jobs.csv{ending}"))
+    assert repr(ending) in error.message and ".zst" in str(error.remedy)
+
+
+def test_the_load_is_that_of_the_jobs_that_the_cluster_admits(tmp_path: Path) -> None:
+    """100 jobs of 100 s on one device, 1 s apart, and as many on 64, of which the cluster has 8."""
+    mixed, small = tmp_path / "mixed.csv", tmp_path / "small.csv"
+    rows = [f"{at},100,{devices}" for at in range(100) for devices in (64, 1)]
+    mixed.write_text("\n".join(["submit,duration,devices", *rows]))
+    small.write_text("\n".join(["submit,duration,devices", *rows[1::2]]))
+    words = ("-p", "fifo", "--load", "0.5", "--profile", "ideal")
+    ran = call(*words, base=("-t", str(mixed), "-c", "1x8"))
+    assert "the load of 0.5 is that of 100 of 200 jobs, without those that the cluster refuses" in ran.stderr
+    (both,) = results(*words, base=("-t", str(mixed), "-c", "1x8"))
+    (alone,) = results(*words, base=("-t", str(small), "-c", "1x8"))
+    assert (both["refused"], both["completed"]) == (100, 100)
+    assert both["makespan_s"] == pytest.approx(alone["makespan_s"])
+    assert alone["utilisation_arriving"] == pytest.approx(0.5, abs=0.05) and not alone["remarks"]
+    mixed.write_text("\n".join(["submit,duration,devices", *rows[::2]]))
+    error = call(*words, base=("-t", str(mixed), "-c", "1x8")).exception
+    assert isinstance(error, UsageError) and "the cluster can hold none of its jobs" in error.message
+
+
+def test_a_horizon_ends_the_run_and_says_what_it_left(tmp_path: Path) -> None:
+    trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv"
+    trace.write_text("id,submit,duration,devices\na,0,3600,8\nb,10,3600,8\nc,9000,10,1\n")
+    ran = call("-p", "fifo", "--horizon", "2h", "--jobs-out", str(path), base=("-t", str(trace), "-c", "1x8"))
+    assert ran.exit_code == 0
+    assert "fifo: 2 jobs had not ended at the horizon, after 2h00m, and are left out of the means" in ran.stderr
+    assert "1 job was never submitted: the simulation ends after 2h00m" in ran.stderr
+    rows = {row["id"]: (row["state"], row["reason"]) for row in csv.DictReader(path.open())}
+    assert rows == {"a": ("completed", ""), "b": ("unfinished", "running"), "c": ("unfinished", "not submitted")}
+    (result,) = results("-p", "fifo", "--horizon", "2h", base=("-t", str(trace), "-c", "1x8"))
+    assert (result["makespan_s"], result["horizon_s"], result["unfinished"]) == (7200, 7200, 2)
+    assert result["utilisation"] == result["utilisation_arriving"] == pytest.approx(1.0, abs=0.01)
+    (whole,) = results("-p", "fifo", "--horizon", "3h", base=("-t", str(trace), "-c", "1x8"))
+    assert (whole["completed"], whole["unfinished"]) == (3, 0)
+
+
 def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:
     trace, path = tmp_path / "t.csv", tmp_path / "jobs.csv.gz"
     trace.write_text("id,submit,duration,devices\na,0,10,1\nb,0,320000000,8\nc,5,10,1\n")
@@ -120,6 +187,10 @@ def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:
         (("--window", "2"), "window '2'"),
         (("--window", "4/3"), "window 4/3"),
         (("--jobs-out", "nowhere/jobs.csv"), "no directory nowhere"),
+        (("--horizon", "0"), "a horizon of 0"),
+        (("--horizon", "soon"), "horizon: not a duration: 'soon'"),
+        (("--horizon", "-1h"), "horizon: not a duration"),
+        (("--horizon", "200y"), "horizon: not a duration"),
     ],
 )
 def test_wrong_options_say_what_to_write(words: tuple[str, ...], said: str) -> None:

@@ -51,6 +51,29 @@ def test_jobs_start_at_multiples_of_the_round() -> None:
     assert ends(done) == [100, 160, 210]
 
 
+def test_utilisation_counts_until_the_last_admission_and_queues_from_submission() -> None:
+    """The second job comes at 100 s and is admitted at 360 s: until then the first one holds both devices."""
+    done = run(jobs((0, 400, 2), (100, 40, 2)), replace(IDEAL, round_us=360 * SECOND))
+    assert starts(done) == [0, 720]
+    result = done.result()
+    assert (result.utilisation_arriving, result.makespan_s) == (1.0, 760)
+    assert result.queue_length_mean == pytest.approx(620 / 760)
+    assert result.utilisation == pytest.approx(440 / 760)
+
+
+def test_jobs_that_come_at_once_have_the_utilisation_of_the_whole_run() -> None:
+    result = run(jobs((0, 100, 1), (0, 50, 2)), IDEAL).result()
+    assert result.utilisation_arriving == result.utilisation == pytest.approx(200 / 300)
+
+
+def test_until_the_horizon_jobs_of_the_next_round_are_queued() -> None:
+    options = Options(profile=replace(IDEAL, round_us=360 * SECOND), horizon_us=300 * SECOND)
+    simulation = Simulation(jobs((0, 200, 2), (100, 40, 2)), load_cluster("1x2"), make("fifo"), options)
+    result = simulation.run()
+    assert result.queue_length_mean == pytest.approx(200 / 300)
+    assert result.utilisation_arriving == result.utilisation == pytest.approx(200 / 300)
+
+
 def test_no_round_passes_in_an_empty_cluster_when_idle_rounds_are_skipped() -> None:
     trace = jobs((0, 100, 1), (1000, 100, 1), (1010, 50, 1))
     assert starts(run(trace, replace(IDEAL, round_us=60 * SECOND))) == [0, 1020, 1020]
@@ -225,6 +248,8 @@ def test_every_job_is_finished_failed_unfinished_or_refused(
     simulation = Simulation(trace, load_cluster("4x4"), make(policy), options)
     result = simulation.run()
     assert result.completed + result.failed + result.unfinished + result.refused == len(trace) == 30
+    assert 0 <= result.utilisation <= 1 and 0 <= result.utilisation_arriving <= 1
+    assert simulation.meter.queued >= 0 and (result.unfinished or not simulation.meter.queued)
     assert sum(result.refusals.values()) == result.refused >= sum(k > 16 for _, _, k in rows) * (horizon_us > 3 * HOUR)
     assert sorted(simulation.why_unfinished()) == np.flatnonzero(simulation.outcomes.state == UNFINISHED).tolist()
     if horizon_us > HOUR:

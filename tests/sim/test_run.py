@@ -18,6 +18,8 @@ from tidewright.model.job import State
 from tidewright.plan.moves import Start, Suspend
 from tidewright.plan.plan import Plan, Wake
 from tidewright.sim.clusters import load_cluster
+from tidewright.sim.comparison.accounts import remarks
+from tidewright.sim.comparison.cells import Cell, CellResult, Comparison, grouped
 from tidewright.sim.costs import FREE, Costs
 from tidewright.sim.faults import FaultSettings
 from tidewright.sim.report import notes
@@ -27,7 +29,7 @@ from tidewright.sim.trace import Trace, make_trace, with_load
 from tidewright.sim.traces import load_trace
 
 from ..sizes import examples
-from .planners import Churn, FirstCome
+from .planners import Churn, FirstCome, waiting
 
 
 def jobs(*rows: tuple[float, float, int], **columns: object) -> Trace:
@@ -43,6 +45,34 @@ def test_first_come_first_served_by_hand() -> None:
     assert result.makespan_s == 155
     assert result.utilisation == pytest.approx((100 + 100 + 5) / (2 * 155))
     assert result.queue_length_mean == pytest.approx((90 + 130) / 155)
+
+
+class OneDevice:
+    """Puts every job on the first device, free or not and however many it asks for."""
+
+    name = "one-device"
+
+    def plan(self, view):
+        starts = [Start(int(view.jobs.id[row]), (whole(0, 1),), "there") for row in waiting(view)]
+        return Plan(view.revision, tuple(starts), gangs=((2, 4),))
+
+
+def test_moves_that_do_not_hold_are_counted_with_their_reasons() -> None:
+    """One of four jobs starts; the engine asks again, as moves were refused, and refuses those of all three that are left."""
+    trace = jobs((0, 100, 1), (0, 50, 1), (0, 50, 1), (0, 5, 2))
+    result = simulate(trace, load_cluster("1x2"), OneDevice(), Options(costs=FREE, horizon_us=50 * SECOND, label="one"))
+    refused, moves = result.moves_refused, result.moves
+    assert (refused, moves) == (9, 10)
+    assert result.move_refusals == {"DevicesTaken": 7, "WrongCount": 2}
+    text = "9 of 10 moves were refused, as they did not hold (DevicesTaken: 7, WrongCount: 2)"
+    assert f"one: {text}" in notes([result])
+    assert from_json(to_json([result])) == [result]
+    good = simulate(trace, load_cluster("1x2"), FirstCome(), Options(costs=FREE))
+    assert (good.moves_refused, good.move_refusals) == (0, {})
+    assert not any("moves" in note for note in notes([good]))
+    cell = Cell(settings=(), policy="one", replicate="any")
+    found = grouped([CellResult(cell=cell, result=result, planning_s=0.0, cpu_s=0.0)], ["one"])
+    assert f"one: {text}" in remarks(Comparison(command="", groups=found, policies=("one",)))
 
 
 def test_costs_are_paid_with_devices_held() -> None:

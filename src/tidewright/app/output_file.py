@@ -17,6 +17,7 @@ from typing import NoReturn
 from ..base.errors import UsageError
 from ..live.journal.store import DATABASE
 from ..report.figure import require_matplotlib
+from ..sim.stream import check_packed as check_packed
 
 ROOM_BYTES = 1 << 20
 """What must be free before the work: most pages and tables are smaller."""

@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ..base.errors import UsageError
+from ..base.units import counted, parse_duration
+from ..engine.engine import Engine
+from ..engine.events import NodeUp
+from ..engine.requests.admission import refuse
 from ..engine.settings import EngineSettings
 from ..model.node import NodeSpec
 from ..policy.registry import make
@@ -25,7 +31,7 @@ from ..sim.result import to_json
 from ..sim.run import Options, Simulation
 from ..sim.stream import Reading
 from ..sim.synthetic import draw_tiers, tier_shares
-from ..sim.trace import Trace, changed, check_load, head, window, with_estimates, with_load, without_estimates
+from ..sim.trace import Trace, as_asked, changed, check_load, head, window, with_estimates, with_load, without_estimates
 from ..sim.traces import load_trace
 from .recorded import Recording, read
 
@@ -68,7 +74,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     jobs: int = 0
     load: float | None = None
-    """Device-time asked over the cluster's until the last submission; None: as the trace has it."""
+    """Device-time asked by the jobs that the cluster admits over the cluster's until the last submission; None: as the trace
+    has it."""
     tiers: str = ""
     estimates: str = "exact"
     """``exact``, ``none``, or the sigma of a log-normal error."""
@@ -81,6 +88,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """None: when something fails."""
     window: str = ""
     """``K/N``: only the K-th of N equal parts of the trace's jobs."""
+    horizon: str = ""
+    """When the simulation ends at the latest, counted from the first submission, like ``30d``; empty: after ten years."""
 
 
 def run_trace(
@@ -102,11 +111,26 @@ def options_of(question: Question) -> Options:
     options = Options(
         cluster=question.cluster, profile=profile, costs=costs_of(question.costs, profile.costs),
         faults=parse_faults(question.faults, question.seed), checkpoints=question.checkpoints,
+        horizon_us=_horizon_us(question.horizon),
     )  # fmt: skip
     if not question.rates:
         return options
     known = msgspec.structs.replace(options.engine, rates=load_rates(question.rates))
     return msgspec.structs.replace(options, engine=known)
+
+
+def _horizon_us(text: str) -> int:
+    if not text:
+        return Options().horizon_us
+    try:
+        horizon = parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"horizon: {error.message}", "write --horizon like 12h, 30d or 1-12:00:00") from error
+    if not horizon:
+        raise UsageError(
+            "a horizon of 0 leaves no time to simulate", "write --horizon like 12h or 30d, at most 100 years"
+        )
+    return horizon
 
 
 def costs_of(text: str, base: Costs) -> Costs | None:
@@ -128,7 +152,6 @@ def load_trace_of(question: Question, nodes: tuple[NodeSpec, ...], reading: Read
 
 def shaped(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...]) -> Trace:
     """The jobs that are asked for, with the tiers, load and estimates that are. Raises UsageError."""
-    devices = sum(node.devices for node in nodes)
     if question.jobs:
         trace = head(trace, question.jobs)
     if question.window:
@@ -136,10 +159,48 @@ def shaped(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...]) -> Tra
     if question.tiers:
         trace = changed(trace, tier=draw_tiers(tier_shares(question.tiers), len(trace), question.seed))
     if question.load is not None:
-        trace = with_load(trace, question.load, devices)
+        trace = _with_load(trace, question, nodes, question.load)
     if question.estimates == "none":
         return without_estimates(trace)
     return with_estimates(trace, sigma(question.estimates), question.seed)
+
+
+def _with_load(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...], load: float) -> Trace:
+    """At this load of the jobs that the cluster admits, with a remark where it refuses some."""
+    admitted = ~refused_rows(trace, question, nodes)
+    loaded = with_load(trace, load, sum(node.devices for node in nodes), admitted)
+    if admitted.all():
+        return loaded
+    of = f"{int(admitted.sum()):,} of {counted(len(trace), 'job')}"
+    text = f"the load of {load:g} is that of {of}, without those that the cluster refuses"
+    return changed(loaded, remarks=(*loaded.remarks, text))
+
+
+def refused_rows(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...]) -> NDArray[np.bool_]:
+    """Whether each job of the trace is one that no state of the cluster could hold, so that it is refused."""
+    profile = load_profile(question.profile, question.seed)
+    settings = Options().engine
+    if question.rates:
+        settings = msgspec.structs.replace(settings, rates=load_rates(question.rates))
+    engine = Engine(settings)
+    engine.step(0, [NodeUp(node, node.name) for node in nodes])
+    asked = as_asked(trace, profile.placement, profile.splice)
+    columns = [
+        column.tolist()
+        for column in (
+            asked.devices, asked.floor, asked.gpu_memory, asked.cpus_milli, asked.memory, asked.kinds, asked.workloads,
+            np.arange(len(asked)) if asked.specs else None,
+        )
+        if column is not None
+    ]  # fmt: skip
+    known: dict[tuple[int, ...], bool] = {}
+    refused = np.zeros(len(asked), np.bool_)
+    for row, shape in enumerate(zip(*columns, strict=True)):
+        if shape not in known:
+            spec = msgspec.structs.replace(asked.spec(row), after=())
+            known[shape] = refuse(engine.book, spec) is not None
+        refused[row] = known[shape]
+    return refused
 
 
 def _window(text: str) -> tuple[int, int]:

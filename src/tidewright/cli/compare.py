@@ -13,6 +13,7 @@ from ..base.errors import UsageError
 from . import output as out
 from .files import check_files, write_file
 from .progress import progress
+from .simulate import horizon_option
 
 if TYPE_CHECKING:
     from ..app.compare.cells import ComparisonQuestion
@@ -95,6 +96,7 @@ _SHAPES = ("table", "wide", "json")
     default=None,
     help="Image running jobs now and then  [default: when nodes or ranks fail].",
 )
+@horizon_option
 @click.option("--rates", default="", metavar="NAME|FILE", help="How fast jobs run on which kind of device.")
 @click.option(
     "-j",
@@ -180,6 +182,7 @@ def _question(given: dict[str, Any]) -> ComparisonQuestion:
         costs=tuple("" if costs == OF_PROFILE else costs for text in given["costs"] for costs in _costs(text)) or ("",),
         faults=tuple("" if faults == NONE else faults for faults in given["faults"]) or ("",),
         jobs=given["jobs"] or 0, rates=given["rates"], checkpoints=given["checkpoints"],
+        horizon=given["horizon"],
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ jobs_out_option = click.option(
     JOBS_OUT,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write what became of each job to FILE (.csv or .csv.gz).",
+    help="Write what became of each job to FILE (.csv, or packed: .csv.gz, .csv.zst, .csv.xz).",
 )
 
 
@@ -35,7 +35,7 @@ def check_files(
 ) -> None:
     """Raise UsageError for files that could not be written or are among those that ``reads``, the values of options, name, and
     where matplotlib is missing for a page."""
-    from ..app.output_file import check_apart, check_output, check_plots
+    from ..app.output_file import check_apart, check_output, check_packed, check_plots
 
     texts = [str(value) for value in reads if value]
     if report is not None:
@@ -43,6 +43,7 @@ def check_files(
         check_output(report, option)
         check_apart(report, option, texts)
     if jobs_out is not None:
+        check_packed(jobs_out, JOBS_OUT)
         check_output(jobs_out, JOBS_OUT)
         check_apart(jobs_out, JOBS_OUT, texts)
     if report is not None and jobs_out is not None and os.path.realpath(report) == os.path.realpath(jobs_out):

@@ -29,6 +29,14 @@ costs_option = click.option(
 )
 
 
+horizon_option = click.option(
+    "--horizon",
+    default="",
+    metavar="TIME",
+    help="End at this time after the first submission, e.g. 30d; jobs that have not ended are counted  [default: 10 years].",
+)
+
+
 @click.command("simulate", short_help="Run a trace under several policies.")
 @click.option(
     "-t",
@@ -97,6 +105,7 @@ costs_option = click.option(
     metavar="NAME|FILE",
     help="How fast jobs run on which kind of device: gavel, or a file; see docs/rates.md.",
 )
+@horizon_option
 @jobs_out_option
 @report_option
 @out.json_option
@@ -139,5 +148,5 @@ def present(
     for remark in simulate.remarks(results):
         out.note(f"note: {remark}")
     if jobs is not None and jobs_out is not None:
-        write_file(jobs_out, lambda: jobs.content(jobs_out.suffix == ".gz"), JOBS_OUT)
+        write_file(jobs_out, lambda: jobs.content(jobs_out.suffix), JOBS_OUT)
     write_file(report, lambda: simulate.page(results).encode(), REPORT)

@@ -16,8 +16,8 @@ _SUSPENDING = int(State.SUSPENDING)
 _BEGINS, _RELEASES = (Start, Resume), (Suspend, Migrate, Resize)
 
 
-def apply_plan(book: Book, plan: Plan) -> list[int]:
-    """Apply what still holds. Returns the jobs with a new reservation."""
+def apply_plan(book: Book, plan: Plan, refused: dict[str, int]) -> list[int]:
+    """Apply what still holds. Returns the jobs with a new reservation; counts refused moves in ``refused``, by code."""
     reserved: list[int] = []
     gangs = dict(plan.gangs)
     at = 0
@@ -30,6 +30,7 @@ def apply_plan(book: Book, plan: Plan) -> list[int]:
                 apply_move(book, move, reserved)
         else:
             book.refused = True
+            refused[refusal.code] = refused.get(refusal.code, 0) + len(group)
             if group[-1].job in book.specs:
                 book.record(group[-1].job, "REFUSED", refusal)
         at = max(after, at + 1)

@@ -67,6 +67,8 @@ class Engine:
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.settings = settings or EngineSettings()
         self.book = Book(self.settings)
+        self.refused_moves: dict[str, int] = {}
+        """Moves of plans that did not hold when they were applied, by code, since this engine was made; no part of the book."""
 
     @property
     def revision(self) -> int:
@@ -165,7 +167,7 @@ class Engine:
         if plan.state is not None:
             book.policy_state = plan.state.policy, plan.state.data
         waking.set_timer(book)
-        for job in apply_plan(book, plan):
+        for job in apply_plan(book, plan, self.refused_moves):
             if job in book.reservations:  # a later move of the same plan may have stopped it
                 reports.try_launch(book, job)
 
@@ -198,6 +200,7 @@ class Engine:
         engine = Engine.__new__(Engine)
         engine.book = load(data)
         engine.settings = engine.book.settings
+        engine.refused_moves = {}
         return engine
 
     def fork(self) -> Engine:

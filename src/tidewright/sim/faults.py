@@ -1,4 +1,5 @@
-"""What goes wrong, and when: nodes, ranks, saves, restores, launches, slow answers. Each from its own seeded stream.
+"""What goes wrong, and when: nodes, ranks, saves, restores, launches, slow answers. Each from its own seeded stream. And whether
+it leaves jobs time to get on.
 
 It refuses to know what the engine does about it.
 """
@@ -6,20 +7,27 @@ It refuses to know what the engine does about it.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct, structs
 
 from ..base.errors import UsageError
 from ..base.rng import stream
-from ..base.units import HOUR, parse_duration
+from ..base.units import HOUR, counted, parse_duration
+from ..engine.events import Event, NodeDown, NodeHealth, ResumeFailed, StartFailed, SuspendFailed
 
+FAULTS = 2_000
+"""Faults of jobs in a row between two looks at the work that jobs have done. One that hits no job counts 1/nodes."""
+_OF_NODES = (NodeDown, NodeHealth)
+_OF_JOBS = (StartFailed, SuspendFailed, ResumeFailed)
 NEVER = 2**62
 _CHANCES = ("suspend_failure", "resume_failure", "launch_failure", "checkpoint_failure", "slow_answer")
 
 
 class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Means of exponential times in microseconds (0: never) and probabilities (0 to 1)."""
+    """Means of exponential times in microseconds (0: never) and probabilities (0 to 1; of ``suspend_failure`` and
+    ``launch_failure``, which are tried again, below 1)."""
 
     seed: int = 1
     node_mtbf_us: int = 0
@@ -44,6 +52,12 @@ class FaultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for name in _CHANCES:
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name}: {getattr(self, name)} is not a probability", "give a number between 0 and 1")
+        for name in ("suspend_failure", "launch_failure"):
+            if getattr(self, name) == 1:
+                raise UsageError(
+                    f"{name}: with 1 none ever succeeds, it is tried again and again, and a simulation would not end",
+                    "give a number from 0 to below 1, e.g. 0.9",
+                )
         for name in ("node_mtbf_us", "node_mttr_us", "device_mtbf_us", "device_mttr_us", "rank_mtbf_us", "slow_factor"):
             if not 0 <= getattr(self, name) <= NEVER:
                 raise UsageError(f"{name}: negative, or too large", "give 0 for never")
@@ -125,3 +139,57 @@ class Faults:
         if not mean_us:
             return NEVER
         return max(1, round(-mean_us * math.log(1.0 - stream(self.settings.seed, *names).random())))
+
+
+class JobsAtWork(Protocol):
+    """What a ``SimulatedWorld`` has of jobs: each with ``done``, counted by ``count_progress``."""
+
+    nodes: Sequence[Any]
+    jobs: dict[int, Any]
+
+    def count_progress(self, truth: Any, now: int) -> None:
+        """Bring ``done`` of a job up to date."""
+
+
+class FaultWatch:
+    """Counts faults while jobs are in the cluster, and compares the work done by then with what it was ``FAULTS`` ago.
+
+    ``stopped``: why the simulation is over, empty while it goes on: in so many faults no job has come or ended, and the jobs
+    that are there have, all together, done no more work than at some time before.
+    """
+
+    __slots__ = ("_best_us", "_faults", "_known", "_world", "stopped")
+
+    def __init__(self, world: JobsAtWork) -> None:
+        self._world = world
+        self._faults = 0
+        """In parts of 1/nodes."""
+        self._best_us = -1
+        """Most work, full-speed microseconds, that the present jobs had done at a look."""
+        self._known = (0, 0)
+        self.stopped = ""
+
+    def count(self, now: int, events: Iterable[Event], lost_milli: int, settled: int, submitted: int) -> None:
+        """What happens at ``now``, and the milli-devices that jobs lost by it; ``settled`` and ``submitted``: jobs so far."""
+        if not self._world.jobs:
+            return
+        nodes = len(self._world.nodes)
+        for event in events:
+            if isinstance(event, _OF_JOBS) or (isinstance(event, NodeDown) and lost_milli > 0):
+                self._faults += nodes
+            elif isinstance(event, _OF_NODES):
+                self._faults += 1
+        if self._faults < FAULTS * nodes:
+            return
+        self._faults, known = 0, (settled, submitted)
+        done = sum(self._done(job, now) for job in self._world.jobs)
+        if known == self._known and done <= self._best_us:
+            waiting = counted(len(self._world.jobs), "job")
+            self.stopped = f"{FAULTS:,} faults in a row left {waiting} in the cluster no time to do more work"
+        self._best_us = max(done, self._best_us) if known == self._known else done
+        self._known = known
+
+    def _done(self, job: int, now: int) -> int:
+        truth = self._world.jobs[job]
+        self._world.count_progress(truth, now)
+        return int(truth.done)

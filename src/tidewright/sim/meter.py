@@ -5,6 +5,8 @@ It refuses to know jobs; it sees only counts go up and down.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from ..base.units import SECOND
@@ -66,6 +68,41 @@ class PoolMeter:
             queued=tuple(round(area / span, 3) for area, span in zip(self._queued, spans, strict=False)),
             held_devices=tuple(round(area / span / 1000, 3) for area, span in zip(self._held, spans, strict=False)),
         )
+
+
+class ArrivalMeter:
+    """Jobs of a trace from their submission to their admission, and the device-time held while they came.
+
+    Where jobs are admitted at the starts of rounds they wait before the engine knows them: they count as queued meanwhile.
+    ``delayed``: whether there are such profiles at work; otherwise submission and admission are one instant, and nothing is
+    counted here. ``area`` and ``until``: milli-device-microseconds held until the latest admission, and its time.
+    """
+
+    __slots__ = ("_delayed", "_meter", "_next", "_submit", "area", "until")
+
+    def __init__(self, meter: PoolMeter, submit: Sequence[int], delayed: bool) -> None:
+        self._meter = meter
+        self._submit = submit
+        self._delayed = delayed
+        self._next = 0
+        self.area = 0
+        self.until = 0
+
+    def advance(self, now: int) -> None:
+        """Count the time until ``now``, with each job that is submitted meanwhile from its submission on."""
+        while self._delayed and self._next < len(self._submit) and self._submit[self._next] <= now:
+            self._meter.advance(max(self._submit[self._next], self._meter.at))
+            self._meter.queued += 1
+            self._next += 1
+        self._meter.advance(now)
+
+    def presented(self) -> None:
+        """A job is presented to the engine now."""
+        self.area, self.until = self._meter.held_area, self._meter.at
+
+    def answered(self) -> None:
+        """The engine has admitted or refused a job: it counts there, or no more."""
+        self._meter.queued -= self._delayed
 
 
 def _halved(areas: list[int]) -> list[int]:

@@ -71,11 +71,14 @@ class Labels(Struct, frozen=True, kw_only=True):
     """Of each row of the trace, microseconds."""
     profile: str
     arriving_area: int
-    """Milli-device-microseconds held until the last submission."""
+    """Milli-device-microseconds held until the last job of the trace was admitted or refused, at ``arriving_us``."""
+    arriving_us: int
+    """0: some were not."""
     fragmentation: float
     turns: int
     planning_rounds: int
     moves: int
+    refused_moves: dict[str, int]
     checkpoints: int
 
 
@@ -103,7 +106,7 @@ def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationR
         unfinished=int((outcomes.state == UNFINISHED).sum()),
         makespan_s=meter.at / SECOND,
         utilisation=meter.held_area / (1000 * labels.devices * span),
-        utilisation_arriving=labels.arriving_area / (1000 * labels.devices * max(int(trace.submit[-1]), 1)),
+        utilisation_arriving=_utilisation_arriving(trace, meter, labels),
         jct_mean_s=_mean(jct),
         jct_median_s=_quantile(jct, 0.5),
         jct_p99_s=_quantile(jct, 0.99),
@@ -124,6 +127,8 @@ def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationR
         turns=labels.turns,
         planning_rounds=labels.planning_rounds,
         moves=labels.moves,
+        moves_refused=sum(labels.refused_moves.values()),
+        move_refusals={str(why): count for why, count in sorted(labels.refused_moves.items())},
         checkpoints=labels.checkpoints,
         goodput=sum(
             int(us) * int(k) for us, k in zip(trace.duration[done].tolist(), trace.devices[done].tolist(), strict=True)
@@ -135,6 +140,14 @@ def measure(outcomes: Outcomes, meter: PoolMeter, labels: Labels) -> SimulationR
         else (),
         series=meter.series(),
     )
+
+
+def _utilisation_arriving(trace: Trace, meter: PoolMeter, labels: Labels) -> float:
+    """Share of the capacity held while jobs came: see ``SimulationResult.utilisation_arriving``. 0 to 1."""
+    area, span = labels.arriving_area, labels.arriving_us
+    if not span or trace.submit[0] == trace.submit[-1]:
+        area, span = meter.held_area, meter.at
+    return area / (1000 * labels.devices * max(span, 1))
 
 
 def fairness(outcomes: Outcomes, devices: int, launch_us: NDArray[np.int64], now: int) -> Floats:

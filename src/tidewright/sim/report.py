@@ -5,6 +5,7 @@ It refuses to know how the figures were made; they are defined in ``sim.result``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -38,7 +39,7 @@ COLUMNS: tuple[tuple[str, str, Cell], ...] = (
     ("queue p99", "all but one in a hundred", lambda r: _of_completed(r, duration(r.queue_p99_s))),
     ("queued", "jobs waiting, mean over time", lambda r: f"{r.queue_length_mean:,.1f}"),
     ("makespan", "until the last job ended", lambda r: duration(r.makespan_s)),
-    ("util.", "device-time held, until the last submission", lambda r: percent(r.utilisation_arriving)),
+    ("util.", "device-time held, until the last job is admitted", lambda r: percent(r.utilisation_arriving)),
     ("ρ mean", "finish-time fairness; 1: as good as alone on a fair share", lambda r: _of_completed(r, f"{r.rho_mean:.2f}")),
     ("ρ p99", "of the worst-treated hundredth", lambda r: _of_completed(r, f"{r.rho_p99:.2f}")),
     ("preempt.", "suspensions by the policy", lambda r: f"{r.preemptions:,}"),
@@ -109,18 +110,37 @@ def tier_table(results: Sequence[SimulationResult]) -> Table:
 
 def notes(results: Sequence[SimulationResult]) -> list[str]:
     """What a reader must know about jobs that are not in the means."""
-    found = list(results[0].remarks) if results else []
+    found = list(dict.fromkeys(remark for result in results for remark in result.remarks))
     for result in results:
         refused = ", ".join(f"{why}: {count:,}" for why, count in result.refusals.items())
         are = agreeing(result.unfinished, "is", "are")
         for count, text in (
-            (result.unfinished, f"had not ended and {are} left out of the means"),
+            (result.unfinished, f"had not ended{_at_horizon(result)} and {are} left out of the means"),
             (result.refused, f"{agreeing(result.refused, 'was', 'were')} refused ({refused})"),
             (result.failed, f"failed, {agreeing(result.failed, 'was', 'were')} stopped or cancelled"),
         ):
             if count:
                 found.append(f"{result.policy}: {counted(count, 'job')} {text}")
+        if result.moves_refused:
+            found.append(f"{result.policy}: {moves_refused([result])}")
     return found
+
+
+def _at_horizon(result: SimulationResult) -> str:
+    cut = 0 < result.horizon_s <= result.makespan_s
+    return f" at the horizon, after {duration(result.horizon_s)}," if cut else ""
+
+
+def moves_refused(results: Sequence[SimulationResult]) -> str:
+    """``"4 of 10 moves were refused (DevicesTaken: 4)"``, the most frequent reason first; empty where none was."""
+    count, moves, why = sum(r.moves_refused for r in results), sum(r.moves for r in results), Counter[str]()
+    for result in results:
+        why.update(result.move_refusals)
+    reasons = ", ".join(
+        f"{code}: {times:,}" for code, times in sorted(why.items(), key=lambda item: (-item[1], item[0]))
+    )
+    were = agreeing(count, "was", "were")
+    return f"{count:,} of {counted(moves, 'move')} {were} refused, as they did not hold ({reasons})" if count else ""
 
 
 def _moved(result: SimulationResult) -> bool:

@@ -62,16 +62,21 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
     profile: str = "default"
     unfinished: int
     """Still in the system at the end (horizon reached, or nothing could start them): censored, not in the means."""
+    horizon_s: float = 0.0
+    """When the simulation would have ended at the latest; 0: not known."""
     makespan_s: float
     utilisation: float
     utilisation_arriving: float
-    """The same until the last submission, without the emptying at the end."""
+    """The same without the emptying at the end: device-time held over capacity, from 0 until the last job is admitted or refused,
+    which is its submission, or the start of a round after it. Where all jobs are submitted at one instant, or some have not been
+    admitted at the end, over the makespan."""
     jct_mean_s: float
     jct_median_s: float
     jct_p99_s: float
     queue_mean_s: float
     queue_p99_s: float
     queue_length_mean: float
+    """Jobs that hold no device, from their submission on, also where a round admits them later; mean over the makespan."""
     rho_mean: float
     rho_p99: float
     rho_worst: float = 0.0
@@ -95,6 +100,11 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
     turns: int
     planning_rounds: int = field(name="thoughts")
     moves: int
+    """Moves of all plans, those that were refused included."""
+    moves_refused: int = 0
+    """Moves that the engine did not apply, since they did not hold when they came to it; all of a gang of which one did not."""
+    move_refusals: dict[str, int] = {}
+    """Why, by code."""
     jct_quantiles_s: tuple[float, ...]
     """JCT at 0, 0.5, … 100 per cent."""
     series: Series

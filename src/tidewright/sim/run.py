@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ..base.errors import Bug
-from ..base.units import DAY, MS, agreeing, counted, format_duration
+from ..base.units import DAY, MS, SECOND, agreeing, counted, format_duration
 from ..drive.driver import EngineDriver, Recorder
 from ..engine.book import QUEUED
 from ..engine.commands import Command, Ended, PlanRequest, Reply
@@ -27,9 +27,9 @@ from ..model.splice import OVERHEAD_MILLI
 from ..plan.plan import Planner
 from .agenda import Agenda
 from .costs import Costs, typical_us
-from .faults import Faults, FaultSettings
+from .faults import Faults, FaultSettings, FaultWatch
 from .free_share import FreeDevices
-from .meter import PoolMeter
+from .meter import ArrivalMeter, PoolMeter
 from .metrics import Labels, Outcomes, measure
 from .profile import ClusterProfile
 from .result import SimulationResult
@@ -94,6 +94,7 @@ class Simulation:
         self.world = SimulatedWorld(
             nodes, self.agenda, self.meter, self.options.charged, faults, rates, profile.seed, whole_steps
         )
+        self.fault_watch = FaultWatch(self.world)
         self.outcomes = Outcomes(trace)
         self._depends = any(spec.after for spec in trace.specs)
         self._job_of: dict[int, int] = {}
@@ -111,6 +112,7 @@ class Simulation:
         self.engine = Engine(forgetful)
         self.driver = EngineDriver(self.engine, recorder)
         self._submit: list[int] = trace.submit.tolist()
+        self.arrivals = ArrivalMeter(self.meter, self._submit, self.pace is not None)
         self._free = FreeDevices(trace, nodes)
         self._rank = tie_ranks(trace, profile.ties, profile.seed)
         self.next_row = 0
@@ -126,7 +128,6 @@ class Simulation:
         self._refused: dict[int, str] = {}
         self.planning_rounds = 0
         self.moves = 0
-        self.arriving_area = 0
         self._idle_since = self._idle_rounds = 0
         self.world.boot()
 
@@ -134,8 +135,9 @@ class Simulation:
         """Simulate to the end, or to the horizon. What the planner raises comes out with a note on when."""
         while self.outcomes.settled < len(self.trace):
             now = self.next_instant()
-            if now is None or now > self.options.horizon_us:
-                self.meter.advance(min(self.options.horizon_us, self.meter.at if now is None else now))
+            if now is None or now > self.options.horizon_us or self.fault_watch.stopped:
+                stands = now is None or self.fault_watch.stopped
+                self.arrivals.advance(self.meter.at if stands else self.options.horizon_us)
                 break
             self.turn(now)
             if progress is not None and self.driver.turns % _PROGRESS_TURNS == 0:
@@ -158,8 +160,11 @@ class Simulation:
         """Everything that happens at one instant, once; what it causes at the same instant is the next step's."""
         if now >= self._free.due:
             self._free.sample(now, self.engine.book.phys)
-        self.meter.advance(now)
+        self.arrivals.advance(now)
+        held = self.meter.held_milli
         events = self.world.deliver(now, self.agenda.take(now))
+        if self.world.faults.active:
+            self.fault_watch.count(now, events, held - self.meter.held_milli, self.outcomes.settled, self.next_row)
         if self.pace is None or self.pace.opens(now):
             self._submit_due(now, events)
         if not events:
@@ -187,7 +192,6 @@ class Simulation:
         rows: Sequence[int] = range(self.next_row, row)
         if row > self.next_row:
             self.next_row = row
-            self.arriving_area = self.meter.held_area
             if self._rank is not None:
                 rows = sorted(rows, key=self._rank.__getitem__)
         if self.options.profile.refuse:
@@ -195,6 +199,8 @@ class Simulation:
             rows = [self._due.popleft()] if self._due else ()
             if rows:
                 self.engine.replan()  # what the last plan waits for says nothing of a job that cannot wait
+        if rows:
+            self.arrivals.presented()
         events.extend(Submit(self._request(at), str(at)) for at in rows)
 
     def _request(self, row: int) -> JobSpec:
@@ -266,6 +272,7 @@ class Simulation:
 
     def _answered(self, reply: Reply) -> None:
         row = int(reply.op_id)
+        self.arrivals.answered()
         if reply.error:
             self.outcomes.refuse(row, str(reply.error.code))
             return
@@ -316,18 +323,30 @@ class Simulation:
             devices=self.capacity,
             launch_us=typical_us(self.options.charged.launch_us, self.trace.devices),
             profile=self.options.profile.name,
-            arriving_area=self.arriving_area,
+            arriving_area=self.arrivals.area,
+            arriving_us=self.arrivals.until if self._all_presented() else 0,
             fragmentation=self._free.fragmentation,
             turns=self.driver.turns,
             planning_rounds=self.planning_rounds,
             moves=self.moves,
+            refused_moves=self.engine.refused_moves,
             checkpoints=self.world.checkpoints,
         )
         result = measure(self.outcomes, self.meter, labels)
-        return structs.replace(result, remarks=(*result.remarks, *self._beyond_horizon()))
+        remarks = (*result.remarks, *self._beyond_horizon())
+        return structs.replace(result, remarks=remarks, horizon_s=self.options.horizon_us / SECOND)
+
+    def _all_presented(self) -> bool:
+        return self.next_row == len(self.trace) and not self._due
 
     def _beyond_horizon(self) -> list[str]:
-        """A remark on the jobs of the trace that come after the end of the simulation."""
+        """Remarks on an end for faults, and on the jobs of the trace that come after the end of the simulation."""
+        if self.fault_watch.stopped:
+            at = format_duration(self.meter.at)
+            advice = "see --faults: make them rarer, nodes come back sooner, or failures less likely than 1"
+            return [
+                f"{self.options.label or self.planner.name}: ended after {at}: {self.fault_watch.stopped}; {advice}"
+            ]
         horizon = self.options.horizon_us
         late = int((self.trace.submit > horizon).sum())
         if not late:

@@ -21,6 +21,8 @@ from ..base.units import counted
 Reading = Callable[[int, int], None]
 """Called now and then with (bytes of the file read, bytes of the file)."""
 PACKED = (".gz", ".zst", ".xz")
+_NOT_PACKED = (".bz2", ".zip", ".lz4", ".lzma", ".br", ".7z", ".z", ".zstd", ".gzip", ".tgz", ".parquet")
+"""Endings of files that are no plain text."""
 _LINES = 1 << 16
 _BUFFER = 1 << 20
 _PACKED_BYTES = 1 << 11
@@ -70,6 +72,28 @@ def _zstd_frame() -> Any:
     import zstandard
 
     return zstandard.ZstdDecompressor().decompressobj()
+
+
+def packed(plain: bytes, ending: str) -> bytes:
+    """The bytes as a file of this ending has them; the same ones every time."""
+    if ending == ".gz":
+        return gzip.compress(plain, mtime=0)
+    if ending == ".xz":
+        return lzma.compress(plain)
+    if ending == ".zst":
+        import zstandard
+
+        return zstandard.ZstdCompressor().compress(plain)
+    return plain
+
+
+def check_packed(path: Path, option: str) -> None:
+    """Raise UsageError for a name whose ending promises what ``packed`` does not make."""
+    if path.suffix.lower() in _NOT_PACKED or (path.suffix.lower() in PACKED and path.suffix not in PACKED):
+        raise UsageError(
+            f"{option} {path}: files of the ending {path.suffix!r} are not written",
+            f"give one of {', '.join(PACKED)}, or a name like jobs.csv for plain text",
+        )
 
 
 def stem(path: Path) -> str:

@@ -90,9 +90,12 @@ class Trace(Struct, frozen=True, kw_only=True):
             retries=self.retries,
         )
 
-    def device_us(self) -> int:
-        """Work in the trace, device-microseconds (beyond 64 bits on real traces, hence a Python int)."""
-        return sum(int(d) * int(k) for d, k in zip(self.duration.tolist(), self.devices.tolist(), strict=True))
+    def device_us(self, counted: NDArray[np.bool_] | None = None) -> int:
+        """Work in the trace, or in the rows ``counted``, device-microseconds. Beyond 64 bits on real traces."""
+        rows = slice(None) if counted is None else counted
+        return sum(
+            int(d) * int(k) for d, k in zip(self.duration[rows].tolist(), self.devices[rows].tolist(), strict=True)
+        )
 
 
 def make_trace(
@@ -227,10 +230,13 @@ def tie_ranks(trace: Trace, ties: str, seed: int) -> list[int] | None:
     return ranks.tolist()  # type: ignore[no-any-return]
 
 
-def load_of(trace: Trace, devices: int) -> float:
-    """Device-time asked over the capacity of ``devices`` until the last submission; infinite where all come at once."""
+def load_of(trace: Trace, devices: int, counted: NDArray[np.bool_] | None = None) -> float:
+    """Device-time asked over the capacity of ``devices`` until the last submission; infinite where all come at once.
+
+    ``counted``: the rows that count; those that a cluster refuses are no load of it. None: all.
+    """
     span = int(trace.submit[-1])
-    return trace.device_us() / (devices * span) if span else float("inf")
+    return trace.device_us(counted) / (devices * span) if span else float("inf")
 
 
 def check_load(load: float) -> None:
@@ -239,10 +245,12 @@ def check_load(load: float) -> None:
         raise UsageError(f"load {load:g} is not above 0 and at most 1000", "1.0 asks for just what the cluster has")
 
 
-def with_load(trace: Trace, load: float, devices: int) -> Trace:
-    """The same trace with its times between submissions stretched so that it asks for ``load`` of ``devices``."""
+def with_load(trace: Trace, load: float, devices: int, counted: NDArray[np.bool_] | None = None) -> Trace:
+    """The same trace with its times between submissions stretched so that it asks for ``load`` of ``devices``, by ``load_of``."""
     check_load(load)
-    now = load_of(trace, devices)
+    now = load_of(trace, devices, counted)
+    if not now:
+        raise UsageError(f"trace {trace.name}: the cluster can hold none of its jobs", "give a larger --cluster")
     if now == float("inf"):
         raise UsageError(
             f"trace {trace.name}: all jobs are submitted at once, so it has no load to change", "drop --load"

@@ -61,6 +61,7 @@ class ComparisonQuestion(Struct, frozen=True, kw_only=True):
     jobs: int = 0
     rates: str = ""
     checkpoints: bool | None = None
+    horizon: str = ""
 
 
 class PlannedCell(Struct, frozen=True, kw_only=True):
@@ -93,6 +94,7 @@ def planned(asked: ComparisonQuestion) -> tuple[list[PlannedCell], list[str]]:
                 trace=trace, cluster=cluster, policy="", seed=asked.seeds[0], jobs=asked.jobs, load=load,
                 tiers=TIERS.get(tiers, tiers), estimates=ESTIMATES.get(estimates, estimates), profile=profile,
                 costs=COSTS.get(costs, costs), rates=asked.rates, faults=faults, checkpoints=asked.checkpoints,
+                horizon=asked.horizon,
             )  # fmt: skip
             settings = _settings(trace, cluster, load, tiers, estimates, profile, costs, faults)
             cells += _replicates(asked, question, settings, reads)
@@ -116,7 +118,10 @@ def _without_repeats(asked: ComparisonQuestion) -> tuple[ComparisonQuestion, dic
 
 def _checked_trace(asked: ComparisonQuestion, trace: str, cluster: str, nodes: tuple[NodeSpec, ...]) -> Trace:
     """The trace, cut as asked, after a look at every option of its cells."""
-    first = Question(trace=trace, cluster=cluster, policy="", seed=asked.seeds[0], jobs=asked.jobs)
+    first = Question(
+        trace=trace, cluster=cluster, policy="", seed=asked.seeds[0], jobs=asked.jobs, horizon=asked.horizon
+    )  # fmt: skip
+    options_of(first)
     whole = load_trace_of(first, nodes)
     loaded = shaped(whole, first, nodes)
     if asked.windows > 1 and len(loaded) < 2 * asked.windows:
@@ -223,7 +228,7 @@ def _option(name: str) -> Callable[[object], list[str]]:
 _WRITTEN: dict[str, Callable[..., list[str]]] = {
     **{
         name: _option(f"--{name}")
-        for name in ("jobs", "window", "seed", "load", "tiers", "estimates", "profile", "costs", "rates", "faults")
+        for name in ("jobs", "window", "seed", "load", "tiers", "estimates", "profile", "costs", "rates", "faults", "horizon")
     },
     "checkpoints": lambda value: ["--checkpoints" if value else "--no-checkpoints"],
 }  # fmt: skip
@@ -246,6 +251,7 @@ def command_of_comparison(asked: ComparisonQuestion) -> str:
     words += ["--windows", str(asked.windows)] if asked.windows > 1 else []
     words += ["--jobs", str(asked.jobs)] if asked.jobs else []
     words += ["--rates", asked.rates] if asked.rates else []
+    words += ["--horizon", asked.horizon] if asked.horizon else []
     if asked.checkpoints is not None:
         words.append("--checkpoints" if asked.checkpoints else "--no-checkpoints")
     return shlex.join(words)

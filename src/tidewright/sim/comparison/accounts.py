@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ...base.units import agreeing, counted
+from ..report import moves_refused
 from .cells import CellResult, Comparison, label, varying
 
 
@@ -54,6 +55,9 @@ def remarks(comparison: Comparison) -> list[str]:
                 jobs = account(cells).jobs
                 of = f"of {counted(jobs, 'job')} {agreeing(jobs, 'is', 'are')} in no mean"
                 lines[f"{policy}{where and f' at {where}'}: {left_out} {of}"] = None
+            refused = moves_refused([cell.result for cell in cells])
+            if refused:
+                lines[f"{policy}{where and f' at {where}'}: {refused}"] = None
     return list(lines)
 
 

@@ -98,7 +98,7 @@ FIGURES: tuple[Figure, ...] = (
         of=lambda c: preemptions_per_hour(c.result), show=_plain,
     ),
     Figure(
-        key="utilisation", title="util.", long_title="Utilisation", text="device-time held until the last submission",
+        key="utilisation", title="util.", long_title="Utilisation", text="device-time held until the last job is admitted",
         of=lambda c: c.result.utilisation_arriving, show=percent, better="",
         of_completed=False,
     ),

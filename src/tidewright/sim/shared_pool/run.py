@@ -74,7 +74,7 @@ class SharedPool(Simulation):
         """Simulate to this instant."""
         while (now := self.next_instant()) is not None and now <= end_us:
             self.turn(now)
-        self.meter.advance(end_us)
+        self.arrivals.advance(end_us)
 
     def next_instant(self) -> int | None:
         """When something happens next, a look at the demand included."""
