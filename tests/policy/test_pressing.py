@@ -43,3 +43,35 @@ def test_but_not_where_its_own_pause_is_a_minute() -> None:
         Class.STANDARD,
         Class.PRESSING,
     ]
+
+
+def two_suspended(sigma: float) -> tuple[list[int], list[Class]]:
+    """Which of two standard jobs that press comes first: one with 10 of 100 hours left, or one with 8 of 8."""
+    build = ViewBuilder(pool(1))
+    for ideal, expected, lost in ((90 * HOUR, 100 * HOUR, 20 * HOUR), (0, 8 * HOUR, 2 * HOUR)):
+        since = build.now - ideal - lost
+        spec = JobSpec(command=("a",), workdir="/", devices=4, expected_us=expected)
+        build.queue(
+            spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=ideal, save_us=SECOND,
+            restore_us=SECOND,
+        )  # fmt: skip
+    view = build.view()
+    view.estimate_sigma = sigma
+    judged = promises(view, 0.9, HOUR)
+    return judged.key.argsort().tolist(), [Class(int(one)) for one in judged.cls]
+
+
+def test_where_estimates_are_off_the_job_comes_first_of_which_the_largest_part_is_done() -> None:
+    assert two_suspended(0.0) == ([1, 0], [Class.PRESSING] * 2)
+    assert two_suspended(1.0) == ([0, 1], [Class.PRESSING] * 2)
+
+
+def test_a_job_is_late_by_what_is_estimated_also_where_estimates_are_off() -> None:
+    build = ViewBuilder(pool(1))
+    since = build.now - 10 * HOUR
+    spec = JobSpec(command=("a",), workdir="/", devices=4, expected_us=20 * HOUR)
+    for lost in (8 * HOUR, 9 * HOUR):
+        build.queue(spec, state=int(State.SUSPENDED), submit=since - lost, first_start=since - lost, ideal=10 * HOUR)
+    view = build.view()
+    view.estimate_sigma = 1.0
+    assert promises(view, PRESSING, HOUR).cls.tolist() == [Class.PRESSING, Class.STANDARD_LATE]

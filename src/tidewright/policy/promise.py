@@ -35,6 +35,8 @@ _PREMIUM_PRESSING = 0.5
 """Share of its idle allowance under which a premium row does not let brief rows go first any more."""
 _SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
+_MOST_DONE = 20.0
+"""A row counts at most so many times less for the part of its work that is done."""
 _AGED = 1.5
 """How many times less a waiting row counts at most for its age; below 2, so that it never passes a running equal."""
 
@@ -105,14 +107,14 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     lost = jobs.wall - jobs.ideal_now
     if np.count_nonzero(jobs.waived):
         lost = lost - jobs.waived
-    # It presses by the least that it may have to run, and counts as late only by the most.
+    # It presses by the least that it may have to run, and counts as late by what is estimated.
     allowance = total_us(jobs, sigma, -_SIGMAS) * idle_share
     spare = allowance - lost
     slack = _bounded(spare if every else np.where(promised, spare, _NEVER))
     late = slack < 0
     if sigma or not given:
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
-        late = promised & known & (total_us(jobs, sigma, _SIGMAS) * idle_share < lost)
+        late = promised & known & (total_us(jobs) * idle_share < lost)
     brief = _brief(view, brief_us, 0.0)
     part = np.where(brief, max(pressing, _BRIEF_PRESSING), pressing)
     if not given:
@@ -199,12 +201,26 @@ def _serve_brief(view: View, cls: Column, brief: Column, brief_us: float) -> Non
     cls[(cls == _BASIC) & brief & (view.jobs.expected > 0)] = _STANDARD
 
 
+def _done(view: View, left: Column) -> Column:
+    """By how many times the whole run of each row is longer than what is left of it; the less so the better estimates are.
+
+    Where estimates are off, nearly all rows press, and the least work left alone would begin all long jobs and end none in
+    time: device-time keeps the most promises by work where the largest part is done.
+    """
+    jobs = view.jobs
+    total = total_us(jobs)
+    times = total / np.maximum(np.minimum(left, total), total / _MOST_DONE)
+    done: Column = np.where(jobs.expected > 0, times ** min(view.estimate_sigma, 1.0), 1.0)
+    return done
+
+
 def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
     """Order inside a class, in [0, 2**53]: the least work left first, which keeps the most promises for the device-time.
 
     Least slack first would keep none under overload, like earliest deadline first. A running row counts half, less what
     preempting it would lose, so that equals do not swap places; a waiting row without a promise to keep counts less with time.
-    Work counts less by the job's weight (weighted shortest processing time, Smith 1956).
+    Work counts less by the job's weight (weighted shortest processing time, Smith 1956), and where estimates are off by the
+    part of it that is done.
     """
     jobs = view.jobs
     devices, weight = np.maximum(jobs.demand, 1), np.maximum(jobs.weight, _LEAST_WEIGHT)
@@ -217,6 +233,8 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
         devices = np.where(blind, 1, devices)
         left = np.where(blind, 6 * _BLIND_US * (1.0 + 0.1 * jobs.submit / max(view.now, 1)), left)
     work, pause = left.astype(float) * devices, pause_us(jobs) * devices
+    if view.estimate_sigma:
+        weight = weight * _done(view, left)
     if np.count_nonzero(weight != 1.0):
         work, pause = work / weight, pause / weight
     stay = np.maximum(work / 2 - pause, 0.0)
