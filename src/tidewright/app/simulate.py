@@ -113,10 +113,13 @@ def options_of(question: Question) -> Options:
         faults=parse_faults(question.faults, question.seed), checkpoints=question.checkpoints,
         horizon_us=_horizon_us(question.horizon),
     )  # fmt: skip
-    if not question.rates:
-        return options
-    known = msgspec.structs.replace(options.engine, rates=load_rates(question.rates))
-    return msgspec.structs.replace(options, engine=known)
+    return msgspec.structs.replace(options, engine=_engine_of(question))
+
+
+def _engine_of(question: Question) -> EngineSettings:
+    """The engine's settings, with the rates that are asked for."""
+    known = Options().engine
+    return msgspec.structs.replace(known, rates=load_rates(question.rates)) if question.rates else known
 
 
 def _horizon_us(text: str) -> int:
@@ -179,10 +182,7 @@ def _with_load(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...], lo
 def refused_rows(trace: Trace, question: Question, nodes: tuple[NodeSpec, ...]) -> NDArray[np.bool_]:
     """Whether each job of the trace is one that no state of the cluster could hold, so that it is refused."""
     profile = load_profile(question.profile, question.seed)
-    settings = Options().engine
-    if question.rates:
-        settings = msgspec.structs.replace(settings, rates=load_rates(question.rates))
-    engine = Engine(settings)
+    engine = Engine(_engine_of(question))
     engine.step(0, [NodeUp(node, node.name) for node in nodes])
     asked = as_asked(trace, profile.placement, profile.splice)
     columns = [

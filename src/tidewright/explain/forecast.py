@@ -12,6 +12,7 @@ from ..base.units import DAY, WHOLE_DEVICE
 from ..engine.book import Book
 from ..engine.engine import Engine
 from ..model.cause import Cause
+from ..model.node import milli_devices
 from ..plan.explain import Forecast, Interval
 from ..plan.plan import Planner
 from .ahead import ahead_of
@@ -173,7 +174,7 @@ def _left_for(book: Book, job: int, share: float) -> float:
     for other in book.allocations:
         for part in book.allocations[other] if stays(book, other, rank) else ():
             if part.node in left:
-                left[part.node] -= part.mask.bit_count() * part.milli / WHOLE_DEVICE
+                left[part.node] -= milli_devices((part,)) / WHOLE_DEVICE
     capacity = sum(left.values()) * _UTILISATION
     coming = sum(one.ran_us * one.devices for one in book.run_times.recent)
     window = max(book.now - book.run_times.recent_since, 1)

@@ -104,7 +104,7 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     promised, idle_share = _PROMISED[jobs.tier], _IDLE_SHARE[jobs.tier]
     every = np.count_nonzero(promised) == jobs.n
     given = np.count_nonzero(jobs.expected) == jobs.n
-    lost = jobs.wall - jobs.ideal_now
+    total, lost = total_us(jobs), jobs.wall - jobs.ideal_now
     if np.count_nonzero(jobs.waived):
         lost = lost - jobs.waived
     # It presses by the least that it may have to run, and counts as late by what is estimated.
@@ -114,8 +114,8 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     late = slack < 0
     if sigma or not given:
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
-        late = promised & known & (total_us(jobs) * idle_share < lost)
-    brief = _brief(view, brief_us, 0.0)
+        late = promised & known & (total * idle_share < lost)
+    brief = _brief(view, total, brief_us)
     part = np.where(brief, max(pressing, _BRIEF_PRESSING), pressing)
     if not given:
         guessed = (jobs.expected == 0) & (pause_us(jobs) <= SHORT_PAUSE_US)
@@ -129,7 +129,7 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     _serve_brief(view, cls, brief, brief_us)
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
-    key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, left, aging_us)
+    key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, total, left, aging_us)
     return Promise(cls, slack, left, key, view.now + presses_in)
 
 
@@ -179,12 +179,10 @@ def _classes(view: View, slack: Column, margin: Column, late: Column) -> Column:
     return cls
 
 
-def _brief(view: View, brief_us: float, sigmas: float) -> Column:
-    """Rows whose whole work keeps the pool busy for no longer than ``brief_us``, by so many standard deviations above the
-    estimate. Shape (n,), bool."""
-    jobs = view.jobs
-    work = total_us(jobs, view.estimate_sigma, sigmas) * np.maximum(jobs.demand, 1)
-    found: Column = work <= brief_us * view.capacity
+def _brief(view: View, total: Column, brief_us: float) -> Column:
+    """Rows whose whole work keeps the pool busy for no longer than ``brief_us``, where they run for ``total`` microseconds.
+    Shape (n,), bool."""
+    found: Column = total * np.maximum(view.jobs.demand, 1) <= brief_us * view.capacity
     return found
 
 
@@ -196,25 +194,24 @@ def _serve_brief(view: View, cls: Column, brief: Column, brief_us: float) -> Non
     """
     pressing = (cls == _PRESSING) & (view.jobs.tier == _STANDARD_TIER) & brief
     if np.count_nonzero(pressing):
-        cls[pressing & _brief(view, brief_us, _SIGMAS) if view.estimate_sigma else pressing] = _PREMIUM
+        sigma = view.estimate_sigma
+        cls[pressing & _brief(view, total_us(view.jobs, sigma, _SIGMAS), brief_us) if sigma else pressing] = _PREMIUM
     # One of unknown length would take turns again and again.
     cls[(cls == _BASIC) & brief & (view.jobs.expected > 0)] = _STANDARD
 
 
-def _done(view: View, left: Column) -> Column:
+def _done(view: View, total: Column, left: Column) -> Column:
     """By how many times the whole run of each row is longer than what is left of it; the less so the better estimates are.
 
     Where estimates are off, nearly all rows press, and the least work left alone would begin all long jobs and end none in
     time: device-time keeps the most promises by work where the largest part is done.
     """
-    jobs = view.jobs
-    total = total_us(jobs)
-    times = total / np.maximum(np.minimum(left, total), total / _MOST_DONE)
-    done: Column = np.where(jobs.expected > 0, times ** min(view.estimate_sigma, 1.0), 1.0)
+    times = total / np.maximum(left, total / _MOST_DONE)
+    done: Column = np.where(view.jobs.expected > 0, times ** min(view.estimate_sigma, 1.0), 1.0)
     return done
 
 
-def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
+def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int) -> Column:
     """Order inside a class, in [0, 2**53]: the least work left first, which keeps the most promises for the device-time.
 
     Least slack first would keep none under overload, like earliest deadline first. A running row counts half, less what
@@ -234,7 +231,7 @@ def _within(view: View, cls: Column, left: Column, aging_us: int) -> Column:
         left = np.where(blind, 6 * _BLIND_US * (1.0 + 0.1 * jobs.submit / max(view.now, 1)), left)
     work, pause = left.astype(float) * devices, pause_us(jobs) * devices
     if view.estimate_sigma:
-        weight = weight * _done(view, left)
+        weight = weight * _done(view, total, left)
     if np.count_nonzero(weight != 1.0):
         work, pause = work / weight, pause / weight
     stay = np.maximum(work / 2 - pause, 0.0)
