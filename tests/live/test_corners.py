@@ -168,6 +168,20 @@ def test_the_log_of_a_job_is_where_it_runs_whatever_its_last_node_still_has_to_t
     assert pool.logs == {(job, 1): {0: ("n0", "/n0/log")}}
 
 
+def test_nor_is_it_elsewhere_when_the_job_has_ended() -> None:
+    play = Play(nodes=2)
+    job = play.running()
+    pool = AgentPool(FakeFabric(), play.engine.book, 1, lambda event: None, lambda work: None, lambda why: None)  # type: ignore[arg-type]
+    pool._on_report("n0", wire.JobReport(job=job, attempt=1, state="running", logs=((0, "/n0/log"),)))
+    play.engine.step(play.engine.book.now, [ev.Exited(job, 1, 0)])
+    assert job not in play.engine.book.jobs
+    late = wire.JobReport(
+        job=job, attempt=1, state="suspended", verb="checkpoint", logs=((0, "/n1/log"), (1, "/n1/one"))
+    )
+    pool._on_report("n1", late)
+    assert pool.logs == {(job, 1): {0: ("n0", "/n0/log"), 1: ("n1", "/n1/one")}}
+
+
 def test_a_keeper_that_cannot_start_the_agent_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[object] = []
 

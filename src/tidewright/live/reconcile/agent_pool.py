@@ -228,9 +228,11 @@ class AgentPool:
         return found.events
 
     def _note_logs(self, node: str, report: wire.JobReport) -> None:
-        if report.logs and not self.reconciler.left(node, (report.job, report.attempt)):
-            paths = self.logs.setdefault((report.job, report.attempt), {})
-            paths.update({rank: (node, path) for rank, path in report.logs})
+        key = report.job, report.attempt
+        if report.logs and not self.reconciler.left(node, key):
+            known, said = self.logs.get(key, {}), {rank: (node, path) for rank, path in report.logs}
+            # Of an attempt that is over, a node that it had left before may report last: an image that it stored late, say.
+            self.logs[key] = known | said if self.reconciler.current(key) else said | known
             forget_oldest(self.logs, LOGS_KEPT)
 
     def _on_node(self, node: FabricNode) -> None:

@@ -103,7 +103,7 @@ class Reconciler:
         calls = []
         for job in jobs:
             attempt, ended = self._attempts.get(job), job not in self.book.specs
-            if attempt is not None and not self._current((job, attempt)):
+            if attempt is not None and not self.current((job, attempt)):
                 del self._attempts[job]
                 calls += self._forget((job, attempt), ended)
             if ended:
@@ -127,7 +127,7 @@ class Reconciler:
         states = _WANTED.get(call.method)
         if states is None:
             return True
-        current = self._current((call.job, call.attempt)) and self.book.state(call.job) in states
+        current = self.current((call.job, call.attempt)) and self.book.state(call.job) in states
         return current and call.node in self.agent_calls.where(call.job)
 
     # -- reports into events ----------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Reconciler:
         if report.verb == "fetch":
             return found
         key = (report.job, report.attempt)
-        if not self._current(key):
+        if not self.current(key):
             return CallOutcome(found.events, [*found.calls, *stray_calls(node, report)])
         if not self.agent_calls.is_current(report):
             report = without_answer(report)
@@ -229,7 +229,7 @@ class Reconciler:
             return CallOutcome(self.copies.failed(call.job, call.attempt, error), [])
         if call.method == "fetch":
             return CallOutcome([], self.copies.retry(call.node, call.job))
-        report = refusal(call, error, fault) if self._current((call.job, call.attempt)) else None
+        report = refusal(call, error, fault) if self.current((call.job, call.attempt)) else None
         return self.report(call.node, report) if report is not None else CallOutcome([], [])
 
     def _suspend_failed(self, key: Key, reports: ReportsByNode, where: tuple[str, ...]) -> CallOutcome:
@@ -309,7 +309,7 @@ class Reconciler:
         events: list[Event] = []
         for key, known in list(self._reports.items()):
             known.pop(node, None)
-            if not self._current(key):
+            if not self.current(key):
                 continue
             where = self.agent_calls.where(key[0])
             reports = [known[name] for name in where if name in known]
@@ -386,15 +386,15 @@ class Reconciler:
 
     def expects(self, node: str, key: Key) -> bool:
         """Whether the attempt is one that may have ranks on this node."""
-        return self._current(key) and node in self.agent_calls.where(key[0])
+        return self.current(key) and node in self.agent_calls.where(key[0])
 
     def left(self, node: str, key: Key) -> bool:
         """Whether the attempt runs, or is to run, on other nodes than this one."""
-        return self._current(key) and key[0] in self.book.allocations and node not in self.agent_calls.where(key[0])
+        return self.current(key) and key[0] in self.book.allocations and node not in self.agent_calls.where(key[0])
 
-    def _current(self, key: Key) -> bool:
-        job, attempt = key
-        record = self.book.jobs.get(job)
-        if record is None or record.attempt != attempt:
+    def current(self, key: Key) -> bool:
+        """Whether the attempt is its job's latest and has devices, or an image to go on from."""
+        record = self.book.jobs.get(key[0])
+        if record is None or record.attempt != key[1]:
             return False
         return record.allocation is not None or bool(record.suspended_as)
