@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.model.cause import Cause, Code
 from tidewright.model.job import JobSpec, State
-from tidewright.policy.promise import Class, promises
+from tidewright.plan.render import misused, render
+from tidewright.policy.promise import Class, promises, within_class
 from tidewright.testing.views import ViewBuilder, pool
 
 PRESSING = 0.4
@@ -75,3 +77,26 @@ def test_a_job_is_late_by_what_is_estimated_also_where_estimates_are_off() -> No
     view = build.view()
     view.estimate_sigma = 1.0
     assert promises(view, PRESSING, HOUR).cls.tolist() == [Class.PRESSING, Class.STANDARD_LATE]
+
+
+def counted(expected: int, ideal: int, sigma: float) -> Cause:
+    """By what a suspended job of four devices is compared with others of its class."""
+    build = ViewBuilder(pool(1))
+    since = build.now - ideal - HOUR
+    spec = JobSpec(command=("a",), workdir="/", devices=4, expected_us=expected)
+    build.queue(spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=ideal, save_us=MINUTE)
+    view = build.view()
+    view.estimate_sigma = sigma
+    why = within_class(view, promises(view, PRESSING, HOUR), 0)
+    assert not misused(why)
+    return why
+
+
+def test_what_a_job_is_compared_by_says_how_it_is_counted() -> None:
+    assert counted(20 * HOUR, 16 * HOUR, 0.0) == Code.WEIGHTED_WORK_LEFT(16 * HOUR)
+    assert counted(20 * HOUR, 0, 1.0) == Code.WEIGHTED_WORK_LEFT(80 * HOUR)
+    assert counted(20 * HOUR, 16 * HOUR, 1.0) == Code.PARTLY_DONE_WORK(16 * HOUR // 5, 5000)
+    unknown = counted(0, 16 * HOUR, 0.0)
+    assert unknown.code is Code.UNKNOWN_WORK and unknown.args[0] == 16 * HOUR
+    assert render(unknown).startswith("ran for 16h00m and nothing says for how much longer")
+    assert counted(0, 5 * MINUTE, 0.0).code is Code.WEIGHTED_WORK_LEFT

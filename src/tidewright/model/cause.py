@@ -79,6 +79,8 @@ class Code(StrEnum):
     HAS_WAITED = "HasWaited"
     DEVICE_TIME_LEFT = "DeviceTimeLeft"
     WEIGHTED_WORK_LEFT = "WeightedWorkLeft"
+    PARTLY_DONE_WORK = "PartlyDoneWork"
+    UNKNOWN_WORK = "UnknownWork"
     RUN_TIME_LEFT = "RunTimeLeft"
     RUN_TIME_IN_ALL = "RunTimeInAll"
     DEVICES_ASKED = "DevicesAsked"

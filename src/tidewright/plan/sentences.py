@@ -63,7 +63,7 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.AHEAD_BY_WAIT: "{count:n} that waited for longer than max_wait",
     C.AHEAD_BY_PROMISE: "{count:n} whose promise comes first, by tier and how it stands",
     C.AHEAD_BY_WORK: "{count:n} with less device-time left",
-    C.AHEAD_BY_WEIGHTED_WORK: "{count:n} with less device-time left over their weight",
+    C.AHEAD_BY_WEIGHTED_WORK: "{count:n} with less device-time left over their weight and, with rough estimates, their part done",
     C.AHEAD_BY_REMAINING: "{count:n} with less run time left",
     C.AHEAD_BY_RUN_TIME: "{count:n} with a shorter run time",
     C.AHEAD_BY_DEVICES: "{count:n} that ask for fewer devices",
@@ -75,6 +75,10 @@ _GROUPED: dict[str, dict[C, str]] = {
     C.HAS_WAITED: "has waited {waited:us}",
     C.DEVICE_TIME_LEFT: "{work:us} of device-time left",
     C.WEIGHTED_WORK_LEFT: "{work:us} of device-time left over its weight",
+    C.PARTLY_DONE_WORK: "{work:us} of device-time left over its weight and, with rough estimates, "
+        "{times:fraction} for its part done",
+    C.UNKNOWN_WORK: "ran for {ran:us} and nothing says for how much longer; counts as {work:us} of device-time, "
+        "earlier jobs as less",
     C.RUN_TIME_LEFT: "{left:us} of run time left",
     C.RUN_TIME_IN_ALL: "{total:us} of run time",
     C.DEVICES_ASKED: "asks for {count:devices}",

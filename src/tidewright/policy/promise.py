@@ -11,9 +11,10 @@ from msgspec import Struct
 from ..base.units import MINUTE, SECOND
 from ..estimate.cost import pause_us
 from ..estimate.duration import LEAST_US, foretold_us, remaining_us, total_us
+from ..model.cause import Cause, Code
 from ..model.job import TIER_TARGET, Tier
 from ..model.table import Column
-from ..model.view import View
+from ..model.view import JobColumns, View
 
 _CLASS_BIT = 55
 """Keys are the class above microseconds; 2**55 of them are a thousand years."""
@@ -133,10 +134,16 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     return Promise(cls, slack, left, key, view.now + presses_in)
 
 
-def within_class(judged: Promise) -> Column:
-    """By what rows of one class are compared: device-microseconds left over the weight, less those that age takes off."""
-    within: Column = judged.key - (judged.cls << _CLASS_BIT) - _MIDDLE
-    return within
+def within_class(view: View, judged: Promise, row: int) -> Cause:
+    """By what ``row`` is compared with others of its class: device-microseconds, as they are counted for it."""
+    jobs = view.jobs
+    work = judged.key.item(row) - (judged.cls.item(row) << _CLASS_BIT) - _MIDDLE
+    if _blind(jobs).item(row):
+        return Code.UNKNOWN_WORK(jobs.ideal_now.item(row), work)
+    times = _done(view, total_us(jobs), judged.left).item(row)
+    if round(1000 * times) > 1000:
+        return Code.PARTLY_DONE_WORK(work, round(1000 * times))
+    return Code.WEIGHTED_WORK_LEFT(work)
 
 
 def _bounded(microseconds: Column) -> Column:
@@ -211,6 +218,12 @@ def _done(view: View, total: Column, left: Column) -> Column:
     return done
 
 
+def _blind(jobs: JobColumns) -> Column:
+    """Rows that have run for long, and of which nothing says for how much longer. Shape (n,), bool."""
+    found: Column = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
+    return found
+
+
 def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int) -> Column:
     """Order inside a class, in [0, 2**53]: the least work left first, which keeps the most promises for the device-time.
 
@@ -222,7 +235,7 @@ def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int)
     jobs = view.jobs
     devices, weight = np.maximum(jobs.demand, 1), np.maximum(jobs.weight, _LEAST_WEIGHT)
     if np.count_nonzero(jobs.expected) < jobs.n:
-        blind = (jobs.expected == 0) & (jobs.ideal_now > _BLIND_US) & (foretold_us(jobs) == 0)
+        blind = _blind(jobs)
         # Where a pause is short, a job of which nothing is sure counts as short until it has shown that it is not.
         untried = (jobs.expected == 0) & (jobs.ideal_now <= _BLIND_US) & (pause_us(jobs) <= SHORT_PAUSE_US)
         left = np.where(untried, np.minimum(left, LEAST_US), left)

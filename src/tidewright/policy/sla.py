@@ -124,7 +124,6 @@ class Sla:
         jobs = view.jobs
         judged = promises(view, self.pressing, self.aging_us, self.brief_us)
         late = overdue(view, self.wait_bound)
-        work = within_class(judged)
         terms = (
             OrderTerm(
                 Code.AHEAD_BY_WAIT, np.where(late, jobs.wait_since, view.now + 1),
@@ -132,7 +131,7 @@ class Sla:
             ),
             OrderTerm(Code.AHEAD_BY_PROMISE, judged.cls, lambda row: _standing(view, judged, row)),
             OrderTerm(
-                Code.AHEAD_BY_WEIGHTED_WORK, judged.key, lambda row: Code.WEIGHTED_WORK_LEFT(int(work[row]))
+                Code.AHEAD_BY_WEIGHTED_WORK, judged.key, lambda row: within_class(view, judged, row)
             ),
         )  # fmt: skip
         return QueueOrder(terms)
