@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.simulated import World, closure, make_programs, run_to_cut, settle
 from tidewright.base.errors import WorldError
+from tidewright.checkpoint.cut import machine as cm
 from tidewright.checkpoint.cut.barrier import UNHURRIED_STEP_US, Cutter, cut, release
 from tidewright.checkpoint.cut.pages import (
     ANY,
@@ -210,6 +211,29 @@ def test_a_cut_that_fails_names_the_rank_and_releases_all(liar: Liar) -> None:
     with pytest.raises(WorldError, match=r"rank \d .* (has issued 0 of 1|complete what|close its)"):
         cut([liar], timeout_us=50_000)
     assert liar.released == 1
+
+
+@pytest.mark.parametrize("phase_stuck", [0, DRAIN, DROP])
+def test_a_leader_that_is_itself_late_looks_before_it_fails(phase_stuck: int) -> None:
+    """A busy host wakes it after its time is over, again and again: ranks that stand still by then are no failure."""
+    party, machine, now_us = Liar(phase_stuck=phase_stuck), cm.CutMachine(1, 50_000, 2_000_000), 0
+    action = machine.begin(now_us)
+    while not isinstance(action, cm.Finished | cm.CutFailed):
+        now_us += 60_000
+        action = machine.handle(_carried_out(action, party), now_us)
+    assert isinstance(action, cm.CutFailed) == bool(phase_stuck)
+
+
+def _carried_out(action: cm.Action, party: Liar) -> cm.Event:
+    if isinstance(action, cm.Read):
+        return cm.PagesRead({(0, found.job_rank, "p"): found for found in party.read()})
+    if isinstance(action, cm.HoldPages):
+        party.hold()
+    elif isinstance(action, cm.PublishLevel):
+        party.publish(action.cuts)
+    else:
+        party.release()
+    return cm.ActionDone()
 
 
 def test_a_node_that_cannot_be_reached_releases_the_others() -> None:

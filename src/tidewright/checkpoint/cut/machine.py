@@ -158,7 +158,8 @@ class CutMachine:
             return CutFailed(self._why)
         if self.state == LEVELLING and self._ready:
             return self._drain()
-        return self._later(now_us)
+        # Never failed before a look: a leader that a busy host kept waiting may be late itself, with all ranks in place.
+        return Read(POLL_US)
 
     def _read(self, pages: Mapping[Key, PageState], now_us: int) -> Action:
         if self.state == LOOKING:
@@ -177,10 +178,12 @@ class CutMachine:
         self._waits_for = "; ".join(verdict.why[:3]) or "a rank that may go on does not"
         self._informed = set(pages)
         self._kinds = {entry.kind for page in pages.values() for entry in page.entries}
+        if not self._ready and now_us > self._until_us:
+            return self._overdue()
         if verdict.orders != self._published:
             self._published = verdict.orders
             return PublishLevel(Cuts(STOP, self._ticket), verdict.orders)
-        return self._drain() if self._ready else self._later(now_us)
+        return self._drain() if self._ready else Read(POLL_US)
 
     def _waited_enough(self, pages: Mapping[Key, PageState], now_us: int) -> bool:
         """A rank that has not come to a new step within two, in an evaluation perhaps, will not come soon."""
@@ -199,17 +202,20 @@ class CutMachine:
 
     def _reach(self, pages: Mapping[Key, PageState], now_us: int) -> Action:
         """The phase is published to a process that has just appeared, too."""
-        if not self._informed.issuperset(pages):
-            self._informed.update(pages)
-            return self._publish_phase()
+        if fresh := sorted(set(pages) - self._informed):
+            self._informed.update(fresh)
+            self._waits_for = f"{process_name(pages[fresh[0]])} has just appeared"
+            return self._overdue() if now_us > self._until_us else self._publish_phase()
         states, what = REACHED[self.state]
         late = [page for page in pages.values() if not page.dead and page.state not in states]
         if late:
             self._waits_for = f"{process_name(late[0])} does not {what}"
+            if now_us > self._until_us:
+                return self._overdue()
             if self.state == DROPPING and any(page.state not in REACHED[DRAINING][0] for page in late):
                 self._enter(DRAINING)  # a process that has just appeared
                 return self._publish_phase()
-            return self._later(now_us)
+            return Read(POLL_US)
         if self.state == DRAINING:
             self._enter(DROPPING)
             return self._publish_phase()
@@ -218,10 +224,8 @@ class CutMachine:
         worlds = {page.world for page in alive if page.world}
         return Finished(CutReport(now_us - self._began_us, len(worlds), len(alive), self._cutter.raises))
 
-    def _later(self, now_us: int) -> Action:
-        if now_us > self._until_us:
-            return self._fail(f"the ranks could not be brought to a standstill: {self._waits_for}")
-        return Read(POLL_US)
+    def _overdue(self) -> Action:
+        return self._fail(f"the ranks could not be brought to a standstill: {self._waits_for}")
 
     def _fail(self, why: str) -> Action:
         if self.state == FAILING:  # the release failed, too: the first reason says more
