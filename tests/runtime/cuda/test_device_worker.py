@@ -126,16 +126,21 @@ def test_a_model_that_its_client_left_unmade_keeps_no_other_from_being_made(
     def loading() -> int:
         return sum(bool(one["models"]) for one in client.stats()["clients"])
 
-    with RuntimeClient(runtime.socket, "be") as client, subprocess.Popen(what) as gone, ThreadPoolExecutor(1) as aside:
-        until(lambda: loading() == 1)
-        with RuntimeClient(runtime.socket, "be") as other:
+    # The other client is there before: between the first one's load and its end, whose time runs, there is one request only.
+    with (
+        RuntimeClient(runtime.socket, "be") as client,
+        RuntimeClient(runtime.socket, "be") as other,
+        ThreadPoolExecutor(1) as aside,
+    ):
+        with subprocess.Popen(what) as gone:
+            until(lambda: loading() == 1)
             # Asked before the first one goes: however slow the machine is, the worker is not replaced until it waits.
             asked = aside.submit(other.load, *double)
             until(lambda: loading() == 2)
             gone.kill()
-            with pytest.raises(UsageError, match="because of another client"):
-                asked.result()
-            assert other.load(*double).infer(np.ones(8, np.float32))[0].sum() == 16
+        with pytest.raises(UsageError, match="because of another client"):
+            asked.result()
+        assert other.load(*double).infer(np.ones(8, np.float32))[0].sum() == 16
     assert LEFT in runtime.log.read_text()
 
 

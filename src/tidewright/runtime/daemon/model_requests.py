@@ -266,7 +266,9 @@ class ModelRequests(ABC):
     def lost(self, session: ClientSession, why: str) -> None:
         """A worker has ended, or is killed now because of ``why``. Its tasks have failed; another one makes its models again."""
         worker = session.worker
-        why, blamed = why or _ended_text(worker), self._to_blame(session)
+        # A worker that was killed for another client may close its connection, on a busy host, long before it has ended.
+        why = _ended_text(worker) if worker.killed_for_another or not why else why
+        blamed = self._to_blame(session)
         self.unwatch(worker.connection.fileno())
         if worker.exit_status is None:
             worker.kill()
