@@ -15,6 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..base.errors import UsageError
+from ..base.key_values import key_values
 from ..base.rng import stream
 from ..base.units import MS, SECOND, parse_bytes, parse_duration
 
@@ -165,11 +166,11 @@ def parse_costs(text: str, base: Costs) -> Costs:
     if text.strip() == "free":
         return FREE
     changes: dict[str, Cost | None] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals or name not in (*OPERATIONS, "checkpoint_every"):
-            known = ", ".join((*OPERATIONS, "checkpoint_every"))
-            raise UsageError(f"costs: {part!r} is not one", f"write NAME=COST with {known}; or free; or learn:JOURNAL")
+    names = (*OPERATIONS, "checkpoint_every")
+    remedy = f"write NAME=COST with {', '.join(names)}; or free; or learn:JOURNAL"
+    for name, value in key_values(text, "costs", remedy).items():
+        if name not in names:
+            raise UsageError(f"costs: {name!r} is not one", remedy)
         changes[f"{name}_us"] = parse_duration(value) if name == "checkpoint_every" else parse_cost(value)
     if not changes:
         raise UsageError("costs: none given", f"{_REMEDY}; or free; or learn:JOURNAL")

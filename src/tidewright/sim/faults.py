@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct, structs
 
 from ..base.errors import UsageError
+from ..base.key_values import key_values
 from ..base.rng import stream
 from ..base.units import HOUR, counted, parse_duration
 from ..engine.events import Event, NodeDown, NodeHealth, ResumeFailed, StartFailed, SuspendFailed
@@ -73,11 +74,11 @@ def parse_faults(text: str, seed: int = 1) -> FaultSettings:
     """Settings from ``node_mtbf=30d,rank_mtbf=10d,suspend_failure=0.01``; an empty text is no faults. Raises UsageError."""
     fields = {one.name.removesuffix("_us"): one for one in structs.fields(FaultSettings)}
     values: dict[str, Any] = {"seed": seed}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, value = part.partition("=")
-        one = fields.get(name.strip())
-        if one is None or not value:
-            raise UsageError(f"faults: {part!r} is not a setting", f"write NAME=VALUE with one of: {', '.join(fields)}")
+    remedy = f"write NAME=VALUE with one of: {', '.join(fields)}"
+    for name, value in key_values(text, "faults", remedy).items():
+        one = fields.get(name)
+        if one is None:
+            raise UsageError(f"faults: {name!r} is not a setting", remedy)
         values[one.name] = parse_duration(value) if one.name.endswith("_us") else _number(name, value)
     return FaultSettings(**values)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import UsageError
+from ..base.key_values import key_values
 from ..base.units import DAY, SECOND
 from ..model.job import Phase
 from .philly import philly
@@ -53,13 +54,14 @@ _HELIOS_DAYS = 61
 
 def settings(name: str, argument: str, known: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     """The file or trace that ``argument`` names, and its settings. Raises UsageError for unknown ones."""
-    source, *parts = argument.split(",")
-    given = dict(part.partition("=")[::2] for part in parts)
+    source, _, rest = argument.partition(",")
+    more = "".join(f",{key}=…" for key in known)
+    remedy = f"write {name}:FILE{f' or {name}:FILE{more}' if more else ''}"
+    given = key_values(rest, f"{name}:{argument}", remedy)
     unknown = [key for key in given if key not in known]
     if unknown or not source:
         wrong = f"no setting {unknown[0]!r}" if unknown else "no file named"
-        more = "".join(f",{key}=…" for key in known)
-        raise UsageError(f"{name}:{argument}: {wrong}", f"write {name}:FILE{f' or {name}:FILE{more}' if more else ''}")
+        raise UsageError(f"{name}:{argument}: {wrong}", remedy)
     return source, given
 
 

@@ -12,6 +12,7 @@ from random import Random
 import numpy as np
 
 from ..base.errors import UsageError
+from ..base.key_values import key_values
 from ..base.units import SECOND
 from ..model.job import Phase
 from .formats import fastest
@@ -38,10 +39,9 @@ def continuous(argument: str, devices: int) -> Trace:
     Raises UsageError for other settings. The times between arrivals and the jobs come from two generators, as there.
     """
     given = {"jobs": "1000", "lam": "9000", "seed": "0", "multi": "no"}
-    for part in filter(None, argument.split(",")):
-        key, _, value = part.partition("=")
+    for key, value in key_values(argument, "gavel-continuous", _REMEDY).items():
         if key not in given:
-            raise UsageError(f"gavel-continuous: no setting {part!r}", _REMEDY)
+            raise UsageError(f"gavel-continuous: no setting {key!r}", _REMEDY)
         given[key] = value
     try:
         jobs, lam, seed = int(given["jobs"]), float(given["lam"]), int(given["seed"])

@@ -24,13 +24,13 @@ def philly(argument: str, devices: int) -> Trace:
     count, tiers = 0, None
     for part in filter(None, argument.split(",")):
         key, _, text = part.partition("=")
-        if part.isdecimal() and int(part):
+        if part.isdecimal() and int(part) and not count:
             count = int(part)
-        elif key == "tiers":
+        elif key == "tiers" and tiers is None:
             tiers = tier_shares(text)
         else:
             raise UsageError(
-                f"philly:{argument}: {part!r} is not a number of jobs",
+                f"philly:{argument}: {part!r} is not a number of jobs, or there twice",
                 "write philly, philly:10000 for its first 10,000 jobs, or philly:10000,tiers=premium:0.2/standard:0.3/basic:0.5",
             )
     trace = _packaged()

@@ -14,6 +14,7 @@ import yaml
 from msgspec import Struct, structs
 
 from ..base.errors import UsageError
+from ..base.key_values import key_values
 from ..base.units import MINUTE, SECOND, parse_duration, whole_number
 from .costs import FREE, OPERATIONS, Costs, TabledCost, parse_cost
 
@@ -141,13 +142,7 @@ def load_profile(text: str, seed: int = 1) -> ClusterProfile:
     if text.endswith((".yaml", ".yml")):
         return _from_file(Path(text), seed)
     name, _, rest = text.partition(":")
-    given: dict[str, Any] = {}
-    for part in filter(None, map(str.strip, rest.split(","))):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UsageError(f"profile {text}: {part!r} is not key=value", _REMEDY)
-        given[key.strip()] = value.strip()
-    return changed_profile(_named(name), given, seed, text)
+    return changed_profile(_named(name), dict(key_values(rest, f"profile {text}", _REMEDY)), seed, text)
 
 
 def _named(name: Any) -> ClusterProfile:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ..base.errors import TideError, UsageError
+from ..base.key_values import key_values
 from ..base.rng import stream_seed
 from ..base.units import DAY, SECOND, parse_duration
 from ..model.job import MAX_RANKS, Tier
@@ -119,7 +120,7 @@ def _arrivals(rng: np.random.Generator, jobs: int, span: float, diurnal: bool) -
 
 
 def _shape(argument: str) -> Shape:
-    given = dict(part.partition("=")[::2] for part in argument.split(",") if part.strip())
+    given = key_values(argument, "synthetic", _REMEDY)
     values: dict[str, Any] = {}
     mistakes = []
     for key, text in given.items():
