@@ -162,3 +162,22 @@ def test_a_day_by_the_clock_has_bins_without_requests(tmp_path: Path) -> None:
     assert read_day(path, "X").rates == (0.75, 1.0, 0.0, 0.0, 2.0)
     with pytest.raises(UsageError, match="no rates of 'Z'"):
         read_day(path, "Z")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("1057.0,1,a", "line 3: not as many cells"),
+        ("1057.0,1,a,X,more", "line 3: not as many cells"),
+        ("1057.0,nan,a,X", "line 3: 'nan' is no finite number"),
+        ("inf,1,a,X", "line 3: 'inf' is no finite number"),
+        ("1057.0,-1,a,X", "line 3: '-1' is no finite number"),
+        ("1057.0,one,a,X", "line 3: could not convert"),
+        ('1057.0,1,"a,X', "line 2: unexpected end of data"),
+    ],
+)
+def test_a_damaged_recording_is_a_mistake_at_its_line(tmp_path: Path, row: str, said: str) -> None:
+    path = tmp_path / "qps.csv"
+    path.write_text(f"timestamp_anon,value,container_ip,request_type\n1000.0,1,a,X\n{row}\n")
+    with pytest.raises(UsageError, match=said):
+        read_day(path, "X")

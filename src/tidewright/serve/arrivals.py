@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from ..base.errors import UsageError
 from ..base.rng import stream_seed
 from ..base.units import SECOND
 
+_REMEDY = "give qps.csv of cluster-trace-v2026-GenAI"
 RECORDED_BIN_S = 57
 """Seconds of each bin of the GenAI trace."""
 
@@ -80,20 +82,39 @@ def read_rates(path: Path, *, request_type: str, bin_us: int, first: int = 0, bi
 
 def _summed(path: Path, request_type: str) -> dict[float, float]:
     """Time stamp, in seconds, to the rate summed over containers."""
-    try:
-        with path.open(newline="") as file:
-            rows = [(float(row["timestamp_anon"]), float(row["value"]))
-                    for row in csv.DictReader(file) if row["request_type"] == request_type and row["value"]]  # fmt: skip
-    except (OSError, KeyError, ValueError) as error:
-        raise UsageError(
-            f"cannot read rates from {path}: {error}", "give qps.csv of cluster-trace-v2026-GenAI"
-        ) from error
     summed: dict[float, float] = {}
-    for at, value in rows:
-        summed[at] = summed.get(at, 0.0) + value
+    line = 0
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            for row in reader:
+                line = reader.line_num
+                _check_row(row)
+                if row["request_type"] == request_type and row["value"]:
+                    at, rate = _finite(row["timestamp_anon"]), _finite(row["value"])
+                    summed[at] = summed.get(at, 0.0) + rate
+    except OSError as error:
+        raise UsageError(f"cannot read rates from {path}: {error.strerror}", _REMEDY) from error
+    except KeyError as error:
+        raise UsageError(f"{path}:1: no column {error.args[0]}", _REMEDY) from error
+    except (ValueError, csv.Error) as error:
+        raise UsageError(f"{path}, in or after line {line}: {error}", _REMEDY) from error
     if not summed:
         raise UsageError(f"{path} has no rates of {request_type!r}", "give a request_type of the file")
     return summed
+
+
+def _check_row(row: dict[str | Any, Any]) -> None:
+    """Raises ValueError for more or fewer cells than the header has; the reader keeps both as None."""
+    if None in row or None in row.values():
+        raise ValueError("not as many cells as the header names")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{text!r} is no finite number from 0 on")
+    return value
 
 
 def read_day(path: Path, request_type: str) -> RateCurve:
