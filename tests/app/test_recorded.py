@@ -129,6 +129,10 @@ def test_the_same_jobs_under_other_policies(tmp_path: Path) -> None:
     assert all(result.completed == 3 and result.devices == 2 for result in results)
     (wider,), _ = rerun(path, "fifo", cluster="2x2:cpu")
     assert wider.devices == 4 and wider.jct_mean_s < results[0].jct_mean_s
+    (short,), _ = rerun(path, "fifo", horizon="10s")
+    assert short.completed < 3 and short.unfinished == 3 - short.completed and short.horizon_s == 10
+    with pytest.raises(UsageError, match="no time to simulate"):
+        rerun(path, "fifo", horizon="0s")
 
 
 @pytest.mark.parametrize(

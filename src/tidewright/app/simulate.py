@@ -222,7 +222,7 @@ def sigma(text: str) -> float:
 
 def rerun(
     journal: Path, policy: str, cluster: str | None = None, progress: Progress | None = None, *, profile: str = "",
-    costs: str = "", jobs: JobsTable | None = None,
+    costs: str = "", horizon: str = "", jobs: JobsTable | None = None,
 ) -> tuple[list[SimulationResult], Recording]:  # fmt: skip
     """Simulate a recorded journal's jobs under each policy, on its own nodes or on another cluster.
 
@@ -235,7 +235,11 @@ def rerun(
     model = load_profile(profile or "default")
     base = model.costs if profile else recording.own_costs
     options = Options(
-        cluster=cluster or "its own nodes", engine=engine, profile=model, costs=costs_of(costs, base) or base
+        cluster=cluster or "its own nodes",
+        engine=engine,
+        profile=model,
+        costs=costs_of(costs, base) or base,
+        horizon_us=_horizon_us(horizon),
     )
     return _each(names, recording.trace, nodes, options, progress, jobs), recording
 

@@ -11,7 +11,7 @@ from . import output as out
 from .files import check_files, jobs_out_option, report_option
 from .progress import progress
 from .session import Session, pass_session
-from .simulate import costs_option, present, profile_option
+from .simulate import costs_option, horizon_option, present, profile_option
 
 
 @click.command("replay", short_help="Run a recorded journal under another policy.")
@@ -20,13 +20,14 @@ from .simulate import costs_option, present, profile_option
 @click.option("-c", "--cluster", metavar="CLUSTER", help="Other nodes than the recorded ones, e.g. 4x8.")
 @profile_option
 @costs_option
+@horizon_option
 @jobs_out_option
 @report_option
 @out.json_option
 @pass_session
 def command(
     session: Session, journal: Path | None, policy: str, cluster: str | None, profile: str | None, costs: str,
-    jobs_out: Path | None, report: Path | None, output: str,
+    horizon: str, jobs_out: Path | None, report: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Run the jobs recorded in JOURNAL again under each policy, in simulated time.
 
@@ -42,7 +43,7 @@ def command(
         results, recording = rerun(
             journal or session.state, policy, cluster,
             lambda name, done, total: bar.update(done / total, f"{name}: {done:,} of {counted(total, 'job')}"),
-            profile=profile or "", costs=costs, jobs=jobs,
+            profile=profile or "", costs=costs, horizon=horizon, jobs=jobs,
         )  # fmt: skip
     for note in recording.notes:
         out.note(f"note: {note}")
