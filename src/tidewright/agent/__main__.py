@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..base.errors import TideError
 from ..base.units import parse_bytes
+from ..wire.own_directory import DirectoryLost, to_system_log
 from .main import AgentSettings, run_agent
 from .processes.log_cap import LIMIT_BYTES
 from .processes.rank_spec import controller_variables
@@ -75,6 +76,8 @@ def main() -> int:
     try:
         run_agent(settings)
     except TideError as error:
+        if isinstance(error, DirectoryLost):
+            to_system_log(str(error))
         print(f"tidewright.agent: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+from ..wire.own_directory import OwnDirectory
 from ..wire.socket_file import SocketFile
 
 STUCK_S = 300.0
@@ -28,9 +29,9 @@ class Heartbeat:
         """The event loop moves."""
         self._ticked = time.monotonic()
 
-    def open(self, path: Path) -> None:
+    def open(self, path: Path, own: OwnDirectory | None = None) -> None:
         """Listen; what lies there is a dead agent's. Raises OSError."""
-        self._file = SocketFile(path)
+        self._file = SocketFile(path, own)
         self._listen(self._file)
 
     def look(self) -> None:

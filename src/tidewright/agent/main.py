@@ -29,11 +29,13 @@ from ..wire.agent import Health, HealthPush, Inventory, JobReport, NoArgs, Usage
 from ..wire.connections import raise_open_files
 from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
+from ..wire.own_directory import OwnDirectory, lost_error
 from ..wire.socket_file import LOOK_EVERY_S
 from ..wire.state_files import open_own
 from .health import HealthMonitor
 from .heartbeat import Heartbeat
 from .layout import AgentLayout, write_if_room
+from .lost_directory import DirectoryWatch
 from .node_services import NodeServices
 from .processes.log_cap import LIMIT_BYTES, LogCap
 from .processes.rank_spec import NodeContext
@@ -116,8 +118,17 @@ class AgentSettings:
 class Agent:
     """One node's agent over a device backend and checkpoint drivers."""
 
-    def __init__(self, settings: AgentSettings, layout: AgentLayout, backend: Backend, open_files: int = 0) -> None:
-        self._settings, self._layout, self._backend = settings, layout, backend
+    def __init__(
+        self,
+        settings: AgentSettings,
+        layout: AgentLayout,
+        backend: Backend,
+        open_files: int = 0,
+        own: OwnDirectory | None = None,
+    ) -> None:
+        self._settings, self._layout, self._backend, self._own = settings, layout, backend, own
+        self.lost = ""
+        """Why it ended: what has become of its state directory; empty where that is as it was."""
         self._epoch = Epoch(layout.epoch)
         self._meter, self._heartbeat = UsageMeter(backend), Heartbeat()
         self._node_services = NodeServices(layout, backend, settings.address, settings.token_file)
@@ -184,14 +195,14 @@ class Agent:
         return await asyncio.to_thread(self._meter.read, list(self._supervisor.attempts.values()))
 
     async def run(self, until: asyncio.Event) -> None:
-        """Adopt, listen, and serve until ``until`` is set; ranks live on."""
+        """Adopt, listen, and serve until ``until`` is set or the state directory is lost; ranks live on."""
         await self._node_services.open()
         self._supervisor.adopt()
         socket = self._settings.socket or self._layout.socket
-        self._heartbeat.open(heartbeat_socket(socket))
-        await self._server.open(socket)
+        self._heartbeat.open(heartbeat_socket(socket), self._own)
+        await self._server.open(socket, self._own)
         guards = (self._supervisor.memory.watch(), self._health.watch())
-        works = (self._look_for_sockets(), self._supervisor.cap_logs(), *guards)
+        works = (self._look_for_sockets(), self._look_after_directory(until), self._supervisor.cap_logs(), *guards)
         tasks = [asyncio.create_task(work) for work in works]
         log.info("agent %d serves node %s: %s", os.getpid(), self._node.name, self._node)
         while not until.is_set():
@@ -203,9 +214,18 @@ class Agent:
             task.cancel()
         await self._server.close()
         await self._supervisor.close()
-        self._supervisor.clear_groups()
-        await self._node_services.close()
+        if not self.lost:  # groups of that name may be those of another agent, which has the directory's name now
+            self._supervisor.clear_groups()
+        await self._node_services.close(self.lost)
         self._heartbeat.close()
+
+    async def _look_after_directory(self, until: asyncio.Event) -> None:
+        """End where the state directory is not this agent's any more."""
+        if self._own is None:
+            return
+        watch = DirectoryWatch(self._own, self._settings.controller.get("TIDE_STATE", ""))
+        self.lost = await watch.until_lost(self._supervisor.attempts)
+        until.set()
 
     async def _look_for_sockets(self) -> None:
         """Without their files no controller could connect again; what is connected would take it for dead."""
@@ -227,33 +247,40 @@ def standard_drivers(node: str) -> dict[Level, Driver]:
     }
 
 
-async def serve(settings: AgentSettings, layout: AgentLayout, backend: Backend) -> None:
-    """Run an agent until SIGTERM or SIGINT."""
+async def serve(settings: AgentSettings, layout: AgentLayout, backend: Backend, own: OwnDirectory) -> None:
+    """Run an agent until SIGTERM or SIGINT. Raises DirectoryLost."""
     until = asyncio.Event()
     # The default is 6 threads on two cores; ranks being stopped or restored would wait for each other.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, until.set)
     # Ranks get the limit that the agent was started with, and the agent what it may have: select(2) ends at 1024.
-    await Agent(settings, layout, backend, open_files=raise_open_files()).run(until)
+    agent = Agent(settings, layout, backend, raise_open_files(), own)
+    await agent.run(until)
+    if agent.lost:
+        raise lost_error(agent.lost)
 
 
 def run_agent(settings: AgentSettings) -> None:
-    """The agent's whole life. Raises UsageError (bad settings, second agent) and WorldError (no such hardware)."""
+    """The agent's whole life. Raises UsageError (bad settings, second agent, DirectoryLost) and WorldError (no such hardware)."""
     os.umask(0o077)
     logging.raiseExceptions = False  # on a full disk a line is lost, and no traceback takes its place
     layout = AgentLayout(settings.state)
     layout.prepare()
-    with take_lock(layout):
+    with (
+        take_lock(layout) as lock,
+        contextlib.closing(OwnDirectory(layout.root, layout.lock.name, lock.fileno())) as own,
+    ):
         log_to(layout)
         write_if_room(layout.pid, f"{os.getpid()}\n".encode())
         confine(settings.cores)
         devices = open_backend(settings.backend, settings.name, settings.slots)
         try:
-            asyncio.run(serve(settings, layout, devices))
+            asyncio.run(serve(settings, layout, devices, own))
         finally:
             devices.close()
-            layout.pid.unlink(missing_ok=True)
+            if not own.lost():
+                layout.pid.unlink(missing_ok=True)
 
 
 def confine(cores: tuple[int, ...]) -> None:

@@ -135,8 +135,8 @@ class NodeServices:
             await asyncio.to_thread(self._images.sweep)
             self._deleting = asyncio.create_task(_run_pending_deletes(self._images))
 
-    async def close(self) -> None:
-        """Stop listening, and removing what is elsewhere."""
+    async def close(self, lost: str = "") -> None:
+        """Stop listening, and removing what is elsewhere. ``lost``: why the state directory is another's, where it is."""
         if self._deleting is not None:
             self._deleting.cancel()
         if self._peer_server is not None:
@@ -144,7 +144,7 @@ class NodeServices:
         await self._rendezvous_server.stop()
         if self._time_slicer is not None:
             await asyncio.to_thread(self._time_slicer.close)
-        if self._images is not None:
+        if self._images is not None and not lost:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._images.finish), FINISH_S)
 

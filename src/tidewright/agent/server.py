@@ -14,6 +14,7 @@ from ..base.atomic import write_atomically
 from ..base.errors import UsageError, WorldError
 from ..wire.agent import ARGS, ErrorReply, HealthPush, JobReport, Push, RpcRequest, RpcResponse
 from ..wire.framing import FrameError, Framer, decode, encode, raw
+from ..wire.own_directory import OwnDirectory
 from ..wire.socket_file import SocketFile
 from ..wire.trust import peer_uid
 
@@ -72,9 +73,9 @@ class AgentServer:
         self._server: asyncio.Server | None = None
         self._file: SocketFile | None = None
 
-    async def open(self, path: Path) -> None:
+    async def open(self, path: Path, own: OwnDirectory | None = None) -> None:
         """Listen; the caller holds the lock, so a socket file found there is a dead agent's. Raises OSError."""
-        self._file = SocketFile(path)
+        self._file = SocketFile(path, own)
         self._server = await asyncio.start_unix_server(self._serve, sock=self._file.bind(BACKLOG))
 
     async def look(self) -> None:

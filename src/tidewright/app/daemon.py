@@ -16,6 +16,7 @@ from ..base.units import parse_bytes, parse_duration
 from ..live.controller.disk_space import is_full
 from ..wire.connections import raise_open_files
 from ..wire.log_limit import LogLimit
+from ..wire.own_directory import DirectoryLost, to_system_log
 from . import hosts, remembered
 from .compose import DaemonSettings, build_controller
 from .jobspec import fields
@@ -108,6 +109,8 @@ def main(argv: list[str] | None = None) -> int:
         gc.freeze()
         asyncio.run(controller.serve())
     except TideError as error:
+        if isinstance(error, DirectoryLost):
+            to_system_log(str(error))
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except OSError as error:

@@ -27,6 +27,8 @@ LOG = "controller.log"
 START_LIMIT_S = 60.0
 """Longest wait for a controller's first answer: a journal of 10^7 turns opens in 2 s, its history is verified later."""
 STOP_LIMIT_S = 30.0
+OTHER_LIMIT_S = 10.0
+"""How long the controller of a directory that was replaced may take to see that and end."""
 _POLL_S = 0.05
 _TAIL_LINES = 12
 
@@ -94,31 +96,59 @@ def start_detached(state: Path, argv: list[str]) -> Starting:
 def wait_until_up(client: Client, state: Path, starting: Starting, on_poll: Callable[[], None]) -> Info:
     """The controller's first answer with its agent connected (or why not). ``on_poll`` is called at every look.
 
+    What another process answers does not count: it serves a directory of the same path that was removed, and is about to end.
     Raises UsageError with the end of controller.log when the process ends first or does not answer in time.
     """
     deadline = time.monotonic() + START_LIMIT_S
     info: Info | None = None
+    other = 0
     agent_by = 0.0
     while time.monotonic() < deadline:
         if starting.process.poll() is not None:
             tail = log_tail(state, starting.log_from)
-            if free_bytes(state) < LEAST_BYTES:
+            if state.is_dir() and free_bytes(state) < LEAST_BYTES:
                 raise DiskFull(f"the controller cannot start: {fullness(state)}", FREE_SOME)
             raise UsageError(f"the controller ended at once:\n{tail}", f"the whole log is {state / LOG}")
         try:
             info = client.info()
         except TideError:
             info = None
+        if info is not None and info.pid != starting.process.pid:
+            other, info = info.pid, None
+            client.close()  # a kept connection would go on to the same one
         if info is not None:
             agent_by = agent_by or time.monotonic() + START_LIMIT_S / 4
             if info.agent == "connected" or time.monotonic() > agent_by:
                 return info
         on_poll()
         time.sleep(_POLL_S)
+    if other:
+        raise another_answers(state, other, starting.process.pid)
     raise UsageError(
         f"the controller (pid {starting.process.pid}) does not answer after {START_LIMIT_S:.0f} s:\n"
         + log_tail(state, starting.log_from),
         f"it may still be starting; look at {state / LOG}, or stop it with tide down",
+    )
+
+
+def answer_of(client: Client, state: Path, pid: int) -> Info:
+    """What the controller ``pid``, which holds the directory's lock, says of itself. Raises UsageError when another one answers,
+    and goes on doing so. ``pid`` -1: not known."""
+    until = time.monotonic() + OTHER_LIMIT_S
+    while (info := client.info()).pid != pid and pid != -1:
+        if time.monotonic() > until:
+            raise another_answers(state, info.pid, pid)
+        client.close()
+        time.sleep(_POLL_S)
+    return info
+
+
+def another_answers(state: Path, other: int, pid: int) -> UsageError:
+    """The error of a socket that is another controller's."""
+    return UsageError(
+        f"the controller that answers in {state} (pid {other}) is not the one that holds its lock (pid {pid}): it serves a "
+        "directory of that name that was removed or replaced",
+        f"end it with kill {other} (jobs run on), then call tide up again",
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
+
+from .own_directory import OwnDirectory
 
 LOOK_EVERY_S = 1.0
 """How often a daemon looks whether its socket's file is still there (one lstat)."""
@@ -12,14 +15,17 @@ LOOK_EVERY_S = 1.0
 
 class SocketFile:
     """The socket at ``path``, which only its owner can open. The caller holds the lock of the directory, so that a file
-    found there is a leftover."""
+    found there is a leftover; ``own`` says whether that still holds."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, own: OwnDirectory | None = None) -> None:
         self.path = path
+        self._own = own
         self._bound: tuple[int, int] | None = None
 
     def bind(self, backlog: int) -> socket.socket:
-        """Listen, in place of whatever lies there. Raises OSError."""
+        """Listen, in place of whatever lies there. Raises OSError, also where the directory is another's by now."""
+        if self._own is not None and (why := self._own.lost()):
+            raise OSError(errno.ESTALE, why)
         self.path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o077)  # not stricter: other threads may be making directories
@@ -46,9 +52,10 @@ class SocketFile:
         return self._bound is not None and self._identity() != self._bound
 
     def remove(self) -> None:
-        """Take the file away."""
+        """Take the file away, unless another's is in its place."""
+        if not self.gone:
+            self.path.unlink(missing_ok=True)
         self._bound = None
-        self.path.unlink(missing_ok=True)
 
     def _identity(self) -> tuple[int, int] | None:
         try:

@@ -19,6 +19,7 @@ from .messages import check_notifications
 from .modes import check_modes, exposure
 from .options import check_settings
 from .processes import check_controller, check_sockets
+from .removed import check_removed
 
 
 def examine(state: Path, step: Step = lambda text: None) -> tuple[list[Finding], Report | None]:
@@ -29,8 +30,9 @@ def examine(state: Path, step: Step = lambda text: None) -> tuple[list[Finding],
     except OSError as error:
         advice = "run tide as its owner, or choose another directory with --state"
         return [Finding("state", BAD, f"{state} cannot be looked at: {error.strerror}", advice)], None
+    removed = [one for one in [check_removed(state)] if one is not None]
     if not there:
-        return [Finding("state", NOTE, f"{state} does not exist yet", "tide up makes it")], None
+        return [Finding("state", NOTE, f"{state} does not exist yet", "tide up makes it"), *removed], None
     if exposed is not None:
         return [exposed], None
     pid = controller_pid(state)
@@ -44,7 +46,7 @@ def examine(state: Path, step: Step = lambda text: None) -> tuple[list[Finding],
     about, nodes = check_controller(state, pid)
     step("looking at this machine")
     findings += [*about, *check_machine(pid, nodes), *check_notifications(state, pid is not None)]
-    findings += check_leftovers(state, pid is not None, step)
+    findings += [*check_leftovers(state, pid is not None, step), *removed]
     step("reading the journal")
     finding, report = _journal(state, pid)
     return [*findings, finding], report

@@ -145,9 +145,10 @@ def _local_only(session: Session) -> None:
 def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: bool) -> int:
     """A second ``tide up`` is harmless, unless it asks for something else than what runs."""
     from ...app import remembered
+    from ...app.start import answer_of
 
     client = session.client()
-    info = client.info()
+    info = answer_of(client, session.state, pid)
     kept = remembered.recall(session.state)
     other = {name for name in wanted if name != "policy" and kept.get(name) != str(wanted[name])}
     if foreground or other or wanted.get("policy", info.policy) != info.policy:
@@ -158,6 +159,14 @@ def _already(session: Session, pid: int, wanted: dict[str, Any], foreground: boo
     out.echo(f"tidewright {info.version} is already up (pid {info.pid}, policy {info.policy})")
     _summary(info, client.nodes(), None)
     return 0
+
+
+def _left_running(state: Path) -> None:
+    """Name what jobs of a removed directory have left: their devices are not free, though they are said to be."""
+    from ...app.health.removed import check_removed
+
+    if (found := check_removed(state)) is not None:
+        out.note(f"warning: {found.text}\n  {found.next}")
 
 
 def _summary(info: Info, listing: NodeList, url: str | None) -> None:
@@ -179,6 +188,7 @@ def _summary(info: Info, listing: NodeList, url: str | None) -> None:
                 out.note(f"the end of {log}:\n{log_tail(log.parent, 0, log.name, 3)}")
     for notice in info.notices:
         out.note(f"notice: {notice}")
+    _left_running(Path(info.state_dir))
     if url:
         out.echo(f"listening: tide --url {url} --token-file {info.state_dir}/token ps")
     if not info.live_jobs:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from ...base.errors import UsageError
 from ...wire.connections import Connections, Limits, room_for
+from ...wire.own_directory import OwnDirectory
 from ...wire.socket_file import LOOK_EVERY_S, SocketFile
 from .accept import BACKLOG, Acceptor, TimedProtocol
 
@@ -77,11 +78,11 @@ class ApiServer(uvicorn.Server):
 
 class UnixServer:
     """A server on the unix socket ``path``, which is made anew when its file vanishes. The caller holds the state
-    directory's lock."""
+    directory's lock; ``own`` says whether the directory is still the one that was locked."""
 
-    def __init__(self, app: ASGIApp, path: Path) -> None:
+    def __init__(self, app: ASGIApp, path: Path, own: OwnDirectory | None = None) -> None:
         self.server = ApiServer(app, limits(*UNIX_LIMITS))
-        self._file = SocketFile(path)
+        self._file = SocketFile(path, own)
         self._listener = self._file.bind(BACKLOG)
 
     async def serve(self) -> None:

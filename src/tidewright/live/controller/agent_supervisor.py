@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +40,9 @@ class LocalAgent:
 class AgentSupervisor:
     """Supervises one agent; the agent's own lock on its state directory makes a second supervisor harmless."""
 
-    def __init__(self, agent: LocalAgent) -> None:
-        self.agent = agent
+    def __init__(self, agent: LocalAgent, lost: Callable[[], str] = lambda: "") -> None:
+        """``lost``: why none may be started any more; empty while it may."""
+        self.agent, self._lost = agent, lost
         self._state = agent.state
         limited = ["/bin/sh", "-c", 'ulimit -Sn "$0" && exec "$@"', str(agent.open_files)] if agent.open_files else []
         self._argv = [*limited, *agent.argv]
@@ -65,7 +67,7 @@ class AgentSupervisor:
                 self._wanted.clear()
                 tries = 0
                 continue
-            if not self.running():
+            if not self.running() and not self._lost():
                 try:
                     self._start()
                 except OSError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ...base.atomic import write_atomically
 from ...base.errors import UsageError
 from ...wire.holder import CONTROLLER_LOCK, sign
+from ...wire.own_directory import OwnDirectory
 from ...wire.state_files import make_private, open_own, read_own
 from .disk_space import release_when_full
 
@@ -40,18 +41,28 @@ class StateLock:
                 "use it as it is, stop it with tide down, or give another directory with --state",
             ) from None
         try:
+            self.own = OwnDirectory(state, LOCK, self._file)
+        except BaseException:
+            os.close(self._file)
+            raise
+        try:
             release_when_full(state)
             sign(self._file)
             self.epoch = _next_epoch(state / EPOCH)
             with contextlib.suppress(OSError):  # the lock file says so as well
                 write_whole(state / PID, f"{os.getpid()}\n")
         except BaseException:
-            os.close(self._file)
+            self._close()
             raise
 
     def release(self) -> None:
         """Unlock the directory, and remove the pid file."""
-        (self.state / PID).unlink(missing_ok=True)
+        if not self.own.lost():
+            (self.state / PID).unlink(missing_ok=True)
+        self._close()
+
+    def _close(self) -> None:
+        self.own.close()
         os.close(self._file)
 
 

@@ -16,6 +16,7 @@ from ...engine.commands import Command, Ended, PlanRequest, Reply
 from ...engine.events import Cancel, ClockOffset, Event, PlanFailed, PlanReady, Submit, Tick
 from ...model.view import View
 from ...plan.plan import Plan, Planner
+from ...wire.own_directory import OwnDirectory, lost_error
 from ..api.cooperative import CooperativeYield, exhaust
 from ..api.event_stream import EventStream
 from ..journal.archive import row_of
@@ -80,6 +81,7 @@ class Loop:
         planner: Planner,
         event_stream: EventStream,
         reserve: Reserve | None = None,
+        own: OwnDirectory | None = None,
     ) -> None:
         self.driver, self.journal, self.clock, self.planner, self.event_stream = (
             driver,
@@ -95,6 +97,9 @@ class Loop:
         """Why the journal cannot be written at present; empty when it can."""
         self.low = ""
         """Why nothing new is accepted, though the journal can be written: the disk is full but for what was reserved."""
+        self.gone = ""
+        """Why the state directory is not this controller's any more; empty while it is."""
+        self._own = own
         self.rejected: dict[int, bool] = {}
         """Jobs in the book that were not accepted, because their turn could not be made durable; they are being cancelled."""
         self._reserve = reserve
@@ -122,7 +127,10 @@ class Loop:
         return (await self.request_all({op_id: event}))[op_id]
 
     async def request_all(self, events: Mapping[str, Event]) -> dict[str, Reply]:
-        """Queue several events for one step, by op_id, and wait until all answers are durable. Raises NotDurable."""
+        """Queue several events for one step, by op_id, and wait until all answers are durable. Raises NotDurable and
+        DirectoryLost."""
+        if gone := self.lost():
+            raise lost_error(gone)
         if why := self.journal_error or (any(isinstance(event, Submit) for event in events.values()) and self.room()):
             raise NotDurable(why)
         replies = _Replies(len(events), asyncio.get_running_loop().create_future())
@@ -133,11 +141,25 @@ class Loop:
 
     def room(self) -> str:
         """Why nothing new is accepted; empty when the disk has room. The reserve is made whole when it can be."""
-        if self._reserve is not None and not self.journal_error:
+        if self._reserve is not None and not self.journal_error and not self.lost():
             before, self.low = self.low, self._reserve.check()
             if bool(before) != bool(self.low):
                 log.warning("%s", self.low or "there is room on the disk again")
         return self.low
+
+    def lost(self) -> str:
+        """Why the state directory is not this controller's any more: it ends then, and acknowledges nothing; else empty."""
+        if not self.gone and self._own is not None and (why := self._own.lost()):
+            self.gone = why
+            log.error("%s: this controller ends; processes of jobs run on", why)
+            self.stop()
+        return self.gone
+
+    async def watch_directory(self) -> None:
+        """Until the state directory is lost, which ends ``run``."""
+        if self._own is not None:
+            await self._own.until_lost()
+            self.lost()
 
     def stop(self) -> None:
         """End ``run`` after the turn in progress."""
@@ -234,6 +256,10 @@ class Loop:
         """
         self.journal.next_job = max(self.journal.next_job, self.driver.engine.book.next_job)
         while True:
+            if why := self.lost():  # what is written now is read by no later start
+                self.journal_error = why
+                self.reject_waiting(events)
+                return False
             try:
                 await asyncio.to_thread(self.journal.commit)
             except WorldError as error:
@@ -266,7 +292,7 @@ class Loop:
         refused, self._waiting = self._waiting, {}
         for futures in refused.values():
             for replies in futures:
-                replies.refuse(NotDurable(self.journal_error))
+                replies.refuse(lost_error(self.gone) if self.gone else NotDurable(self.journal_error))
         kept = [item for item in self._drain() if getattr(item, "op_id", "") not in refused]
         for item in [*self._undone(events, refused), *kept]:
             self._inbox.put_nowait(item)
@@ -357,7 +383,7 @@ class Loop:
                 replies.complete.cancel()
         if self.agent_pool is not None:
             await self.agent_pool.close()
-        if not self.journal.buffered and not self.low:
+        if not self.journal.buffered and not self.low and not self.gone:
             self.snapshot()
 
 

@@ -19,6 +19,7 @@ from ...engine.settings import EngineSettings
 from ...fabric.protocol import Fabric, FabricNode, OnNode, OnReport
 from ...plan.plan import Planner
 from ...wire import api
+from ...wire.own_directory import lost_error
 from ..api import access
 from ..api.auth import BodyLimit, TokenAuth, load_token
 from ..api.event_stream import EventStream
@@ -28,7 +29,7 @@ from ..api.metrics import Metrics
 from ..api.routes import Routes
 from ..api.server import TcpServer, UnixServer, tcp_socket
 from ..journal.recover import recover
-from ..journal.store import Journal
+from ..journal.store import DATABASE, MARK, WAL, Journal
 from ..reconcile.agent_pool import AgentPool
 from ..reconcile.fence import fence
 from .agent_supervisor import AgentSupervisor, LocalAgent
@@ -108,10 +109,14 @@ class Controller:
             tcp = tcp_socket(settings.listen) if settings.listen else None
             journal = Journal(settings.state)
             try:
+                lock.own.add(DATABASE, WAL, MARK)
+                lock.own.require()
                 await self._serve(lock, journal, [Tcp(tcp, token, tls)] if tcp else [])
             finally:
+                lock.own.drop(WAL)  # SQLite removes it
                 journal.close()
-                Reserve(settings.state, settings.reserve_bytes).fill()  # closing gives the log's room back
+                if not lock.own.lost():
+                    Reserve(settings.state, settings.reserve_bytes).fill()  # closing gives the log's room back
         finally:
             lock.release()
 
@@ -121,11 +126,17 @@ class Controller:
         gc.freeze()  # the jobs of earlier runs stay for long (loop.MANY)
         clock = Clock(settings.state, last=driver.engine.book.now)
         loop = Loop(
-            driver, journal, clock, settings.planner, event_stream, Reserve(settings.state, settings.reserve_bytes)
+            driver,
+            journal,
+            clock,
+            settings.planner,
+            event_stream,
+            Reserve(settings.state, settings.reserve_bytes),
+            lock.own,
         )
         loop.room()
         _skip_used_ids(loop, journal)
-        supervisors = [AgentSupervisor(agent) for agent in settings.agents]
+        supervisors = [AgentSupervisor(agent, loop.lost) for agent in settings.agents]
         fabric = _Overheard(settings.fabric(), supervisors)
 
         def fenced(why: str) -> None:
@@ -149,7 +160,7 @@ class Controller:
             lock.epoch, clock.now(), shutdown, max(1, len(settings.agents) + settings.others), settings.run_as,
             rate_probe.forget, settings.notifier.mails,
         )  # fmt: skip
-        servers = self._servers(context, tcp)
+        servers = self._servers(context, lock, tcp)
         probes = (
             ForecastProbe(loop, explainer, settings.forecast_check_us), rate_probe,
             NotifierSupervisor(settings.state, settings.notifier, loop),
@@ -160,10 +171,12 @@ class Controller:
             await self._until_over(loop, agent_pool, supervisors, servers, probes)
         finally:
             await explainer.close()
+        if loop.gone:
+            raise lost_error(loop.gone)
 
-    def _servers(self, context: ControllerContext, tcp: list[Tcp]) -> list[UnixServer | TcpServer]:
+    def _servers(self, context: ControllerContext, lock: StateLock, tcp: list[Tcp]) -> list[UnixServer | TcpServer]:
         app = BodyLimit(Routes(context).application())
-        found: list[UnixServer | TcpServer] = [UnixServer(SocketAuth(app), context.state / api.SOCKET_NAME)]
+        found: list[UnixServer | TcpServer] = [UnixServer(SocketAuth(app), context.state / api.SOCKET_NAME, lock.own)]
         return [*found, *(TcpServer(TokenAuth(app, each.token), each.listener, each.tls) for each in tcp)]
 
     async def _until_over(
@@ -177,6 +190,7 @@ class Controller:
         tasks = [asyncio.create_task(server.serve()) for server in servers]
         tasks += [asyncio.create_task(supervisor.run()) for supervisor in supervisors]
         tasks += [asyncio.create_task(probe.run()) for probe in probes]
+        tasks += [asyncio.create_task(loop.watch_directory())]
         for task in tasks:
             task.add_done_callback(_say_why)
         agent_pool.start()

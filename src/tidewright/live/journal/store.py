@@ -24,6 +24,7 @@ from .verify import JournalVerdict, base_of, inspect, seal, settle
 from .watermark import Watermark, WatermarkFile, read_watermark
 
 DATABASE = "journal.db"
+WAL = f"{DATABASE}-wal"
 MARK = "journal.mark"
 SNAPSHOTS_KEPT = 2
 CLAIMED_BYTES = 8 * 2**20
@@ -168,7 +169,7 @@ class Journal:
 
     def claim_room(self) -> None:
         """Allocate room for the journal to grow, out of the reserve that was just released."""
-        claim(self.path.with_name(f"{DATABASE}-wal"), CLAIMED_BYTES)
+        claim(self.path.with_name(WAL), CLAIMED_BYTES)
 
     def _write(self, work: Callable[[], object]) -> None:
         """Run ``work`` as one transaction."""
@@ -248,7 +249,10 @@ REMEDY = "run tide doctor to see what can be recovered"
 
 def connect(path: Path) -> sqlite3.Connection:
     """A connection with the journal's settings; the run loop hands it from thread to thread, one at a time."""
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    # Opened, never made: where the directory was replaced under a controller it would leave a journal in another's.
+    db = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None, check_same_thread=False, timeout=10
+    )
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
     return db
