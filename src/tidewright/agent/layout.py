@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from ..base.atomic import write_atomically
 from ..wire.agent import LaunchArgs
 from ..wire.state_files import make_private
+from .directory_id import EPOCH, DirectoryId, draw_id, read_id
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +25,27 @@ class AgentLayout:
         self.socket = self.root / "agent.sock"
         self.log = self.root / "agent.log"
         self.health = self.root / "health.json"
-        self.epoch = self.root / "agent.epoch"
+        self.epoch = self.root / EPOCH
         self.ranks = self.root / "ranks"
         self.logs = self.root / "logs"
         self.slots = self.root / "slots"
         self.images = self.root / "images"
         self.depot_port = self.root / "agent.depot"
-        self.tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:10]
+        self._id: DirectoryId | None = None
+
+    @property
+    def tag(self) -> str:
         """Tells this agent's groups and processes from those of another state directory."""
+        return self.tags[0]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """``tag``, and those of groups and processes that were made here by another."""
+        return (self._id or read_id(self.root)).tags
+
+    def take_id(self) -> None:
+        """Draw the directory's id if it has none; for the agent that holds its lock."""
+        self._id = draw_id(self.root)
 
     def prepare(self) -> None:
         """Make the directories. Raises UsageError when others could tamper with them."""

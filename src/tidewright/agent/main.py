@@ -272,6 +272,7 @@ def run_agent(settings: AgentSettings) -> None:
         contextlib.closing(OwnDirectory(layout.root, layout.lock.name, lock.fileno())) as own,
     ):
         log_to(layout)
+        layout.take_id()
         write_if_room(layout.pid, f"{os.getpid()}\n".encode())
         confine(settings.cores)
         devices = open_backend(settings.backend, settings.name, settings.slots)

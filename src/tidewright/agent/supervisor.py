@@ -61,7 +61,7 @@ class Supervisor:
     ) -> None:
         self._node_context, self._publish, self._log_cap = node_context, publish, log_cap or LogCap(0)
         self._layout = node_context.layout
-        self._groups = RankGroups(node_context.freezer, node_context.limits, node_context.layout.tag)
+        self._groups = RankGroups(node_context.freezer, node_context.limits, node_context.layout.tags)
         node = node_context.backend.discover()
         self.attempts: dict[Key, Attempt] = {}
         self.memory = MemoryGuard(node_context.backend, self.feed, self.attempts, rules)

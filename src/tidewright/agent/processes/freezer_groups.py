@@ -16,17 +16,19 @@ Key = tuple[int, int]
 
 
 class RankGroups:
-    """``tag`` is in the names of this agent's groups (layout.Layout)."""
+    """``tags`` are in the names of this agent's groups (layout.AgentLayout)."""
 
-    def __init__(self, freezer: Freezer, limits: HostLimits, tag: str) -> None:
-        self._freezer, self._limits, self._prefix = freezer, limits, f"tidewright-{tag}-"
+    def __init__(self, freezer: Freezer, limits: HostLimits, tags: tuple[str, ...]) -> None:
+        self._freezer, self._limits, self._prefixes = freezer, limits, [f"tidewright-{tag}-" for tag in tags]
 
-    def _made(self, prefix: str) -> list[str]:
-        return list(dict.fromkeys((*self._freezer.made(prefix), *self._limits.made(prefix))))
+    def _made(self, rest: str = "") -> list[str]:
+        names = [prefix + rest for prefix in self._prefixes]
+        found = (group for name in names for group in (*self._freezer.made(name), *self._limits.made(name)))
+        return list(dict.fromkeys(found))
 
     def clear_attempt(self, key: Key) -> None:
         """The attempt has left this node: remove the groups of all its ranks, of earlier generations, too."""
-        for group in self._made(f"{self._prefix}{key[0]}.{key[1]}."):
+        for group in self._made(f"{key[0]}.{key[1]}."):
             remove((group,))
 
     def clear(self, attempts: Mapping[Key, Attempt]) -> None:
@@ -34,12 +36,12 @@ class RankGroups:
         new groups are made before the ranks that they are for."""
         specs = (rank.spec for attempt in attempts.values() if not attempt.over for rank in attempt.ranks)
         known = {group for spec in specs if spec for group in spec.groups}
-        for group in self._made(self._prefix):
+        for group in self._made():
             attempt = attempts.get(self._key(group))
             if group not in known and not (attempt is not None and attempt.busy):
                 remove((group,))
 
     def _key(self, group: str) -> Key:
         """The attempt that a group was made for; one that does not exist for a name of another kind."""
-        job, attempt, *_ = [*group.rpartition(self._prefix)[2].split("."), "", ""]
+        job, attempt, *_ = [*group.rpartition("-")[2].split("."), "", ""]
         return (int(job), int(attempt)) if job.isdecimal() and attempt.isdecimal() else (0, -1)

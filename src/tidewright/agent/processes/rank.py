@@ -117,13 +117,14 @@ class Rank:
     def __init__(self, directory: Path, number: int, mark: str, generation: int = 0) -> None:
         self.directory = directory
         self.number = number
-        self.mark = mark
         self.generation = generation
         self.shim: Identity | None = None
         self.main: Identity | None = None
         self.pidfd: int | None = None
         spec = read(directory / "spec.json", Spec)
         self.spec = spec if isinstance(spec, Spec) else None
+        # What its processes bear: one that another version, or the agent of a copied directory, has started bears another.
+        self.mark = self.spec.env.get(MARK, mark) if self.spec is not None else mark
 
     @property
     def handle(self) -> RankHandle:

@@ -66,12 +66,12 @@ def check_leftovers(state: Path, running: bool, step: Step) -> list[Finding]:
             )
         ]
     folders = [AgentLayout(root) for root in roots(state)]
-    groups = list(_groups({layout.tag for layout in folders}, step))
+    groups = list(_groups({tag for layout in folders for tag in layout.tags}, step))
     alive = _alive(groups, step)
     found = []
     for layout in folders:
         node = "" if layout.root == state.resolve() else f"{layout.root.name}: "
-        part = Leftovers(layout, [one for one in groups if _key(one)[0] == layout.tag], alive)
+        part = Leftovers(layout, [one for one in groups if _key(one)[0] in layout.tags], alive)
         used = running or held(layout.lock)
         found += [_of_groups(part, state, node, used), _of_ranks(part, state, node, used)]
         found += [_of_images(part, state, node, used, step)]
@@ -134,8 +134,8 @@ def _of_groups(part: Leftovers, state: Path, node: str, used: bool) -> Finding |
 def _of_ranks(part: Leftovers, state: Path, node: str, used: bool) -> Finding | None:
     folders = _numbered(part.layout.ranks)
     over = ended(state, [job for job, _ in folders])
-    gone = {key: path for key, path in folders.items() if key[0] in over}
-    gone = {key: path for key, path in gone.items() if (part.layout.tag, *key) not in part.alive}
+    gone, tags = {key: path for key, path in folders.items() if key[0] in over}, part.layout.tags
+    gone = {key: path for key, path in gone.items() if not any((tag, *key) in part.alive for tag in tags)}
     if not gone:
         return None
     jobs = named(job for job, _ in gone)

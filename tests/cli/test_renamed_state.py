@@ -1,0 +1,129 @@
+"""State directories of the same path, at different times: what runs from one of them is not touched by the daemons of another."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tidewright.agent.directory_id import NAME, DirectoryId, draw_id
+from tidewright.agent.layout import AgentLayout
+from tidewright.launch.environment import MARK
+from tidewright.wire.holder import Process, alive
+
+from .test_removed_state import PATIENCE_S, daemons, run, start, until_ended, until_running
+from .test_up_down import Real
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Callable[[str], Real]]:
+    """``tide`` on a state directory of this name; all of them are taken down."""
+    made: dict[str, Real] = {}
+    yield lambda name: made.setdefault(name, Real(tmp_path / name))
+    for real in made.values():
+        real("down", "--jobs")
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # what was left without a controller
+        with contextlib.suppress(OSError):
+            if os.fsencode(tmp_path) + b"/" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+
+def process(state: Path, name: str = "shim", job: str = "1") -> Process:
+    """Of the only rank of a job."""
+    (record,) = (state / "ranks").glob(f"{job}.*/0/{name}")
+    found = json.loads(record.read_text())
+    return Process(found["pid"], found["start"])
+
+
+def until_state(tide: Real, job: str, state: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while state not in (said := tide("show", job).stdout):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.1)
+
+
+def test_a_job_of_a_renamed_directory_is_none_of_the_next_directory_of_that_path(pool: Callable[[str], Real]) -> None:
+    here, away = pool("state"), pool("away")
+    start(here)
+    run(here)
+    until_running(here)
+    before = daemons(here.state)
+    here.state.rename(away.state)
+    until_ended(*before)
+    start(away)
+    shim, rank = process(away.state), process(away.state, "started")
+    start(here)
+    assert here("run", "--follow", "--", "true").returncode == 0
+    assert here("down").returncode == 0
+    assert alive(shim) and alive(rank)
+    until_state(away, "1", "running")
+    assert away("cancel", "1").returncode == 0, "it is still found, by the name it was given where it began"
+    until_ended(shim, rank)
+
+
+def test_a_rank_of_a_removed_directory_shares_nothing_with_the_next_job_one(pool: Callable[[str], Real]) -> None:
+    here = pool("state")
+    start(here)
+    run(here)
+    until_running(here)
+    before, shim, rank = daemons(here.state), process(here.state), process(here.state, "started")
+    shutil.rmtree(here.state)
+    until_ended(*before)
+    start(here)
+    run(here, "--level", "freeze")
+    until_state(here, "1", "running")
+    assert here("suspend", "1").returncode == 0
+    until_state(here, "1", "suspended")
+    assert here("cancel", "1").returncode == 0
+    until_state(here, "1", "cancelled")
+    assert alive(shim) and alive(rank)
+
+
+def test_jobs_that_ran_under_names_of_an_earlier_version_are_found_and_ended(pool: Callable[[str], Real]) -> None:
+    here = pool("state")
+    here.state.mkdir(mode=0o700)
+    old = hashlib.sha256(str(here.state).encode()).hexdigest()[:10]
+    found = here.state.stat()
+    (here.state / NAME).write_bytes(msgspec.json.encode(DirectoryId(old, (), found.st_dev, found.st_ino)))
+    start(here)
+    run(here)
+    until_running(here)
+    shim, rank = process(here.state), process(here.state, "started")
+    assert f"{MARK}=tidewright-{old}-1.".encode() in Path(f"/proc/{rank.pid}/environ").read_bytes()
+    assert here("down").returncode == 0
+    (here.state / NAME).unlink()
+    start(here)
+    layout = AgentLayout(here.state)
+    assert layout.tag != old and layout.tags == (layout.tag, old)
+    until_state(here, "1", "running")
+    assert alive(shim)
+    assert here("cancel", "1").returncode == 0
+    until_ended(shim, rank)
+
+
+def test_a_directory_has_an_id_of_its_own(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    drawn = draw_id(one)
+    assert draw_id(one) == drawn and drawn.earlier == ()
+    place = one / "ranks" / "1.1" / "0"
+    place.mkdir(parents=True)
+    (place / "spec.json").write_text(json.dumps({"env": {MARK: f"tidewright-{drawn.tag}-1.1.0"}}))
+    one.rename(other)
+    assert draw_id(other) == drawn
+    shutil.copytree(other, one)
+    copied = draw_id(one)
+    assert copied.tag != drawn.tag and copied.earlier == (drawn.tag,), "of what runs from there it has the records"
+    (one / NAME).write_text("damaged")
+    assert draw_id(one).tag != copied.tag
