@@ -26,11 +26,11 @@ PATIENCE_S = 60.0
 def tide(tmp_path: Path) -> Iterator[Real]:
     real = Real(tmp_path / "state")
     yield real
-    for pid in left_running(real.state):
-        os.kill(pid, signal.SIGKILL)
+    for left in left_running(real.state):
+        os.kill(left.pid, signal.SIGKILL)
     real("down", "--jobs")
-    for pid in left_running(real.state):
-        os.kill(pid, signal.SIGKILL)
+    for left in left_running(real.state):
+        os.kill(left.pid, signal.SIGKILL)
 
 
 def daemons(state: Path, agent: str = "") -> tuple[Process, Process]:
@@ -83,13 +83,13 @@ def test_daemons_of_a_removed_directory_end_and_up_begins_anew_beside_none(tide:
         assert "while it was in use: its daemons end" in until_in("rename it back", path)
     # The job's processes run on, and are named with what ends them.
     (left,) = left_running(tide.state)
-    assert f"kill -9 {left}" in up.stderr
-    finding = check_removed(tide.state)
-    assert finding is not None and finding.level == "note"
+    assert left.state is None and f"kill -9 {left.pid}" in up.stderr
+    (finding,) = check_removed(tide.state)
+    assert finding.level == "note"
     run(tide)  # the ranks of the new one are no finding
     until_running(tide)
     assert left_running(tide.state) == [left]
-    os.kill(left, signal.SIGKILL)
+    os.kill(left.pid, signal.SIGKILL)
     assert tide("ps").returncode == 0 and controller_pid(tide.state) == after[0].pid
 
 

@@ -17,6 +17,8 @@ import pytest
 
 from tidewright.agent.directory_id import NAME, DirectoryId, draw_id
 from tidewright.agent.layout import AgentLayout
+from tidewright.app.health import removed
+from tidewright.app.health.removed import check_removed
 from tidewright.launch.environment import MARK
 from tidewright.wire.holder import Process, alive
 
@@ -127,3 +129,66 @@ def test_a_directory_has_an_id_of_its_own(tmp_path: Path) -> None:
     assert copied.tag != drawn.tag and copied.earlier == (drawn.tag,), "of what runs from there it has the records"
     (one / NAME).write_text("damaged")
     assert draw_id(one).tag != copied.tag
+
+
+def test_no_shim_that_an_agent_has_or_can_have_is_to_be_killed(
+    pool: Callable[[str], Real], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, away = pool("state"), pool("away")
+    start(here)
+    run(here)
+    until_running(here)
+    before = daemons(here.state)
+    here.state.rename(away.state)
+    until_ended(*before)
+    up = here("up", "--slots", "1")
+    assert "kill -9" not in up.stderr and f"tide --state {away.state} up takes it over" in up.stderr
+    start(away)
+    assert check_removed(here.state) == check_removed(away.state) == [], "another agent has it"
+    assert away("down").returncode == 0
+    (finding,) = check_removed(here.state)
+    assert "kill" not in finding.next
+    readlink = os.readlink
+    monkeypatch.setattr(
+        removed.os, "readlink", lambda path: "mnt:[1]" if path == "/proc/self/ns/mnt" else readlink(path)
+    )
+    assert check_removed(here.state) == [], "where its files lie cannot be seen from another mount namespace"
+
+
+def test_ranks_that_begin_and_end_are_no_finding(pool: Callable[[str], Real], monkeypatch: pytest.MonkeyPatch) -> None:
+    here = pool("state")
+    start(here, "--slots", "3")
+    run(here)
+    until_running(here)
+    shim = process(here.state)
+    looks: list[set[removed.Left]] = [{removed.Left(shim.pid, shim.start, None)}, set()]
+    with monkeypatch.context() as patched:
+        patched.setattr(removed, "_look", lambda state: looks.pop(0))
+        assert check_removed(here.state) == [] and looks == []
+    assert here("run", "--array", "0-29%3", "--", "sleep", "0.05").returncode == 0
+    found: set[removed.Left] = set()
+    while "queued" in here("ps").stdout:
+        found |= set(removed.left_running(here.state))
+    assert found == set()
+
+
+def test_a_link_that_is_led_elsewhere_ends_controller_and_agent_and_names_what_runs_on(
+    pool: Callable[[str], Real], tmp_path: Path
+) -> None:
+    first, here = pool("first"), pool("link")
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir(mode=0o700)
+    here.state.symlink_to("first")
+    start(here)
+    run(here)
+    until_running(here)
+    before, rank = daemons(here.state), process(here.state, "started")
+    here.state.unlink()
+    here.state.symlink_to("second")
+    until_ended(*before)
+    up = here("up", "--slots", "1")
+    assert up.returncode == 0 and f"1 rank of {first.state}, which was at {here.state} before" in up.stderr
+    start(first)
+    until_state(first, "1", "running")
+    assert alive(rank) and first("cancel", "1").returncode == 0
+    until_ended(rank)

@@ -19,7 +19,7 @@ class AgentLayout:
     """Paths below one state directory. Everything is readable by its owner only: environments hold secrets."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+        self.root = root.absolute()  # links stay in it: one that is led elsewhere ends the agent with its controller
         self.lock = self.root / "agent.lock"
         self.pid = self.root / "agent.pid"
         self.socket = self.root / "agent.sock"

@@ -30,7 +30,7 @@ def examine(state: Path, step: Step = lambda text: None) -> tuple[list[Finding],
     except OSError as error:
         advice = "run tide as its owner, or choose another directory with --state"
         return [Finding("state", BAD, f"{state} cannot be looked at: {error.strerror}", advice)], None
-    removed = [one for one in [check_removed(state)] if one is not None]
+    removed = check_removed(state)
     if not there:
         return [Finding("state", NOTE, f"{state} does not exist yet", "tide up makes it"), *removed], None
     if exposed is not None:

@@ -70,7 +70,7 @@ def check_leftovers(state: Path, running: bool, step: Step) -> list[Finding]:
     alive = _alive(groups, step)
     found = []
     for layout in folders:
-        node = "" if layout.root == state.resolve() else f"{layout.root.name}: "
+        node = "" if layout.root == state.absolute() else f"{layout.root.name}: "
         part = Leftovers(layout, [one for one in groups if _key(one)[0] in layout.tags], alive)
         used = running or held(layout.lock)
         found += [_of_groups(part, state, node, used), _of_ranks(part, state, node, used)]

@@ -1,58 +1,143 @@
-"""Ranks whose state directory was removed while they ran: no controller knows of them, and they keep their devices."""
+"""Ranks whose state directory was removed or replaced while they ran: no controller knows of them, and they keep their devices.
+
+A shim is judged by where the lock that it holds open lies now, not by the path that it was started with: that may be another
+directory's by now, or one of another mount namespace. One whose directory has an agent or a controller is no finding.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from ...base.units import agreeing, counted
 from ...launch import shim
+from ...wire.holder import CONTROLLER_LOCK, held
 from .finding import NOTE, Finding
+from .modes import roots
 
+LOOK_AGAIN_S = 0.5
+"""Until what one look has found is looked at again: ranks begin and end, and their directories go with them."""
 _SHIM = os.fsencode(Path("launch") / Path(shim.__file__).name)
+_PLACE = re.compile(rb"/(?:hosts/[^/]+/)?ranks/\d+\.\d+/\d+(?:\.\d+)?")
+_DELETED = " (deleted)"
 
 
-class _Record(msgspec.Struct):
+class Left(NamedTuple):
+    """A shim that no agent has. ``state``: the state directory that its records are in now; None: they are removed."""
+
     pid: int
+    start: int
+    state: Path | None
 
 
-def check_removed(state: Path) -> Finding | None:
-    """The shims of earlier directories of this path that still run; None when there are none."""
-    pids = left_running(state)
+def check_removed(state: Path) -> list[Finding]:
+    """What still runs of earlier directories of this path, and what to do about each."""
+    found = left_running(state)
+    gone = _gone(state, [one.pid for one in found if one.state is None])
+    places = Counter(one.state for one in found if one.state is not None)
+    return [*filter(None, [gone]), *(_moved(state, place, places[place]) for place in sorted(places))]
+
+
+def _gone(state: Path, pids: list[int]) -> Finding | None:
     if not pids:
         return None
-    listed = " ".join(map(str, pids))
     runs, them, its = (agreeing(len(pids), *words) for words in (("runs", "run"), ("it", "them"), ("its", "their")))
-    text = f"{counted(len(pids), 'rank')} of an earlier {state}, which was removed or replaced, {runs} on: no controller knows "
+    text = f"{counted(len(pids), 'rank')} of an earlier {state}, which was removed, {runs} on: no controller knows "
     text += f"of {them}, and other jobs are given {its} devices"
-    return Finding("removed", NOTE, text, f"kill -9 {listed} ends {them}")
+    return Finding("removed", NOTE, text, f"kill -9 {' '.join(map(str, pids))} ends {them}")
 
 
-def left_running(state: Path) -> list[int]:
-    """Pids of shims that were started below this path and have no record there."""
-    roots = {os.fsencode(path) + b"/" for path in (state.absolute(), state.resolve())}
-    found: dict[int, tuple[int, Path]] = {}
+def _moved(state: Path, place: Path, many: int) -> Finding:
+    runs, them, its = (agreeing(many, *words) for words in (("runs", "run"), ("it", "them"), ("its", "their")))
+    text = f"{counted(many, 'rank')} of {place}, which was at {state} before, {runs} on without a controller, and other jobs are "
+    text += f"given {its} devices"
+    return Finding("removed", NOTE, text, f"tide --state {place} up takes {them} over")
+
+
+def left_running(state: Path) -> list[Left]:
+    """The shims that were started below this path and have neither their records there nor a daemon elsewhere. Takes
+    LOOK_AGAIN_S where there seem to be some."""
+    if not (first := set(_look(state))):
+        return []
+    time.sleep(LOOK_AGAIN_S)
+    return sorted(first & set(_look(state)), key=lambda one: one.pid)
+
+
+def _look(state: Path) -> Iterator[Left]:
+    prefixes, own = _prefixes(state), {_identity(root) for root in roots(state)}
+    shims: dict[int, tuple[int, int]] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        try:
+        with contextlib.suppress(OSError):  # it has ended
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             at = next((at for at, word in enumerate(words[:-1]) if word.endswith(_SHIM)), None)
-            if at is not None and any(words[at + 1].startswith(root) for root in roots):
-                found[pid] = _parent(pid), Path(os.fsdecode(words[at + 1]))
-        except OSError:  # it has ended
-            continue
-    # What a shim has forked has its command line until it runs the rank.
-    return sorted(pid for pid, (parent, place) in found.items() if parent not in found and not _recorded(place, pid))
+            if at is not None and _below(words[at + 1], prefixes):
+                shims[pid] = _parent_and_start(pid)
+    for pid, (parent, start) in shims.items():
+        # What a shim has forked has its command line until it runs the rank.
+        if parent not in shims and (lock := _lock(pid)) is not None:
+            base = _unmanaged(lock, own)
+            if base is not None:
+                yield Left(pid, start, base if lock != _REMOVED else None)
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+_REMOVED = Path()
+"""In place of the path of a lock that has none any more."""
 
 
-def _recorded(place: Path, pid: int) -> bool:
-    """Whether a rank directory is this shim's; one without a record may be of a shim that is starting."""
+def _lock(pid: int) -> Path | None:
+    """Where the lock that a shim holds lies now. None: it has none yet, or that cannot be seen from here."""
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
+            return None
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            link = f"/proc/{pid}/fd/{name}"
+            path = os.readlink(link)
+            if path.removesuffix(_DELETED).endswith("/lock"):
+                found = os.stat(link)
+                if found.st_nlink == 0:
+                    return _REMOVED
+                there = os.stat(path)  # not what was mounted over it
+                return Path(path) if (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino) else None
+    return None
+
+
+def _unmanaged(lock: Path, own: set[tuple[int, int]]) -> Path | None:
+    """The state directory of a shim's lock where no daemon has it, nor the one at the path that was asked for."""
+    if lock == _REMOVED:
+        return lock
+    *_, root = lock.parents[:4]  # ROOT/ranks/JOB.ATTEMPT/RANK/lock
+    state = root.parent.parent if root.parent.name == "hosts" else root
+    if _identity(root) in own or held(root / "agent.lock") or held(state / CONTROLLER_LOCK):
+        return None
+    return state
+
+
+def _prefixes(state: Path) -> set[bytes]:
+    """The paths that a directory's shims may have been started with."""
+    found = {os.fsencode(state.absolute())}
+    with contextlib.suppress(OSError, RuntimeError):  # a loop of links leads nowhere (Python 3.11 raises RuntimeError)
+        found.add(os.fsencode(state.resolve()))
+    return found
+
+
+def _below(place: bytes, prefixes: set[bytes]) -> bool:
+    return any(place.startswith(prefix) and _PLACE.fullmatch(place[len(prefix) :]) for prefix in prefixes)
+
+
+def _parent_and_start(pid: int) -> tuple[int, int]:
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return int(fields[1]), int(fields[19])
+
+
+def _identity(path: Path) -> tuple[int, int]:
     try:
-        return msgspec.json.decode((place / "shim").read_bytes(), type=_Record).pid == pid
-    except (OSError, msgspec.MsgspecError):
-        return place.is_dir()
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino

@@ -165,7 +165,7 @@ def _left_running(state: Path) -> None:
     """Name what jobs of a removed directory have left: their devices are not free, though they are said to be."""
     from ...app.health.removed import check_removed
 
-    if (found := check_removed(state)) is not None:
+    for found in check_removed(state):
         out.note(f"warning: {found.text}\n  {found.next}")
 
 
