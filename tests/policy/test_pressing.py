@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.base.units import DAY, HOUR, MINUTE, SECOND
 from tidewright.model.cause import Cause, Code
 from tidewright.model.job import JobSpec, State
 from tidewright.plan.render import misused, render
@@ -100,3 +100,61 @@ def test_what_a_job_is_compared_by_says_how_it_is_counted() -> None:
     assert unknown.code is Code.UNKNOWN_WORK and unknown.args[0] == 16 * HOUR
     assert render(unknown).startswith("ran for 16h00m and nothing says for how much longer")
     assert counted(0, 5 * MINUTE, 0.0).code is Code.WEIGHTED_WORK_LEFT
+
+
+def order_of(sigma: float, *jobs: tuple[int, int, int], pause: int = SECOND) -> list[int]:
+    """Suspended standard jobs of (devices, run time so far, run time given) on two nodes of 8, in the order of their keys."""
+    build = ViewBuilder(pool(2))
+    for devices, ideal, expected in jobs:
+        since = build.now - ideal - MINUTE
+        spec = JobSpec(command=("a",), workdir="/", devices=devices, expected_us=expected)
+        build.queue(
+            spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=ideal, save_us=pause,
+            restore_us=pause,
+        )  # fmt: skip
+    view = build.view()
+    view.estimate_sigma = sigma
+    judged = promises(view, 1.0, HOUR, MINUTE)
+    assert len({*judged.cls.tolist()}) == 1
+    return judged.key.argsort().tolist()
+
+
+def test_where_estimates_are_off_only_brief_jobs_go_before_a_long_gang_on_whole_nodes() -> None:
+    gang, hours, brief = (16, 2 * DAY, 20 * DAY), (1, 0, 10 * HOUR), (1, 0, 12 * MINUTE)
+    assert order_of(0.0, gang, hours) == [1, 0]
+    assert order_of(1.0, gang, hours) == [0, 1]
+    assert order_of(1.0, gang, brief) == [1, 0]
+
+
+def test_a_gang_that_has_not_run_for_a_day_waits_for_its_turn() -> None:
+    assert order_of(1.0, (16, DAY - HOUR, 20 * DAY), (1, 0, 10 * HOUR)) == [1, 0]
+
+
+def test_the_less_estimates_are_off_the_less_a_gang_goes_first() -> None:
+    gang = (16, 2 * DAY, 20 * DAY)
+    assert order_of(0.05, gang, (1, 0, 100 * HOUR)) == [1, 0]
+    assert order_of(1.0, gang, (1, 0, 100 * HOUR)) == [0, 1]
+
+
+def test_a_job_on_one_node_is_a_gang_only_where_pauses_are_long() -> None:
+    node, part, hours = (8, 2 * DAY, 20 * DAY), (4, 2 * DAY, 20 * DAY), (1, 0, 10 * HOUR)
+    assert order_of(1.0, node, hours) == [1, 0]
+    assert order_of(1.0, node, hours, pause=MINUTE) == [0, 1]
+    assert order_of(1.0, part, hours, pause=MINUTE) == [1, 0]
+
+
+def test_a_suspended_gang_without_an_estimate_counts_as_if_it_ran() -> None:
+    """Of jobs that may end at any time the first come goes first; the gang comes back before another that came earlier."""
+    assert order_of(0.0, (4, 3 * DAY, 0), (16, 2 * DAY, 0)) == [1, 0]
+    assert order_of(0.0, (4, 3 * DAY, 0), (4, 2 * DAY, 0)) == [0, 1]
+
+
+def test_what_a_long_gang_is_compared_by_says_so() -> None:
+    build = ViewBuilder(pool(2))
+    since = build.now - 3 * DAY
+    spec = JobSpec(command=("a",), workdir="/", devices=16, expected_us=20 * DAY)
+    build.queue(spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=2 * DAY, save_us=MINUTE)
+    view = build.view()
+    view.estimate_sigma = 1.0
+    why = within_class(view, promises(view, PRESSING, HOUR, MINUTE), 0)
+    assert why == Code.LONG_GANG_WORK(2 * DAY, 16 * MINUTE) and not misused(why)

@@ -81,6 +81,7 @@ class Code(StrEnum):
     WEIGHTED_WORK_LEFT = "WeightedWorkLeft"
     PARTLY_DONE_WORK = "PartlyDoneWork"
     UNKNOWN_WORK = "UnknownWork"
+    LONG_GANG_WORK = "LongGangWork"
     RUN_TIME_LEFT = "RunTimeLeft"
     RUN_TIME_IN_ALL = "RunTimeInAll"
     DEVICES_ASKED = "DevicesAsked"

@@ -79,6 +79,7 @@ _GROUPED: dict[str, dict[C, str]] = {
         "{times:fraction} for its part done",
     C.UNKNOWN_WORK: "ran for {ran:us} and nothing says for how much longer; counts as {work:us} of device-time, "
         "earlier jobs as less",
+    C.LONG_GANG_WORK: "ran for {ran:us} on whole nodes, which are hard to free together; counts as {work:us} of device-time",
     C.RUN_TIME_LEFT: "{left:us} of run time left",
     C.RUN_TIME_IN_ALL: "{total:us} of run time",
     C.DEVICES_ASKED: "asks for {count:devices}",

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct
 
-from ..base.units import MINUTE, SECOND
+from ..base.units import DAY, MINUTE, SECOND
 from ..estimate.cost import pause_us
 from ..estimate.duration import LEAST_US, foretold_us, remaining_us, total_us
 from ..model.cause import Cause, Code
@@ -36,6 +36,8 @@ _PREMIUM_PRESSING = 0.5
 """Share of its idle allowance under which a premium row does not let brief rows go first any more."""
 _SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
+_LONG_RUN_US = DAY
+"""Run time after which a gang on whole nodes is not given up for jobs that may turn out shorter, see ``_long_gangs``."""
 _MOST_DONE = 20.0
 """A row counts at most so many times less for the part of its work that is done."""
 _AGED = 1.5
@@ -130,7 +132,7 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     _serve_brief(view, cls, brief, brief_us)
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
-    key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, total, left, aging_us)
+    key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, total, left, aging_us, brief_us)
     return Promise(cls, slack, left, key, view.now + presses_in)
 
 
@@ -138,6 +140,8 @@ def within_class(view: View, judged: Promise, row: int) -> Cause:
     """By what ``row`` is compared with others of its class: device-microseconds, as they are counted for it."""
     jobs = view.jobs
     work = judged.key.item(row) - (judged.cls.item(row) << _CLASS_BIT) - _MIDDLE
+    if _rough(view) and _long_gangs(view, judged.cls).item(row):
+        return Code.LONG_GANG_WORK(jobs.ideal_now.item(row), work)
     if _blind(jobs).item(row):
         return Code.UNKNOWN_WORK(jobs.ideal_now.item(row), work)
     times = _done(view, total_us(jobs), judged.left).item(row)
@@ -224,13 +228,31 @@ def _blind(jobs: JobColumns) -> Column:
     return found
 
 
-def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int) -> Column:
+def _rough(view: View) -> bool:
+    """Whether of any row it is not sure how much longer it runs."""
+    return view.estimate_sigma > 0 or bool(np.count_nonzero(view.jobs.expected) < view.jobs.n)
+
+
+def _long_gangs(view: View, cls: Column) -> Column:
+    """Rows with a promise to keep that need whole nodes, have run for a day, and whose end is not sure. Shape (n,), bool.
+
+    Preempted in a burst, they would wait for days until whole nodes are free together. The devices of a single node are
+    brought together by migrations where pauses are short.
+    """
+    jobs, node = view.jobs, max(view.layout.node_size, default=1)
+    whole = (jobs.floor > node) | ((jobs.floor == node) & (jobs.floor > 1) & (pause_us(jobs) > SHORT_PAUSE_US))
+    found: Column = whole & (jobs.ideal_now > _LONG_RUN_US) & ~LOOSE[cls]
+    return found if view.estimate_sigma else found & (jobs.expected == 0)
+
+
+def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int, brief_us: int) -> Column:
     """Order inside a class, in [0, 2**53]: the least work left first, which keeps the most promises for the device-time.
 
     Least slack first would keep none under overload, like earliest deadline first. A running row counts half, less what
     preempting it would lose, so that equals do not swap places; a waiting row without a promise to keep counts less with time.
     Work counts less by the job's weight (weighted shortest processing time, Smith 1956), and where estimates are off by the
-    part of it that is done.
+    part of it that is done. Before long gangs go brief rows alone where estimates are off, the more so the more they are; and
+    suspended ones without an estimate count as if they ran.
     """
     jobs = view.jobs
     devices, weight = np.maximum(jobs.demand, 1), np.maximum(jobs.weight, _LEAST_WEIGHT)
@@ -252,5 +274,12 @@ def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int)
     if np.count_nonzero(loose):
         waited = np.where(loose, view.now - jobs.wait_since, 0)
         work = work / np.minimum(1.0 + waited / aging_us, _AGED)
-    within = np.where(jobs.active, stay, work)
+    if not _rough(view):
+        within = np.where(jobs.active, stay, work)
+    else:
+        gang = _long_gangs(view, cls)
+        within = np.where(jobs.active | (gang & (jobs.expected == 0)), stay, work)
+        off, most = min(view.estimate_sigma, 1.0), float(brief_us * view.capacity)
+        brought = within ** (1.0 - off) * np.minimum(within, most) ** off
+        within = np.where(gang & (jobs.expected > 0), brought, within)
     return np.minimum(within, _MIDDLE / 2).astype(np.int64)
