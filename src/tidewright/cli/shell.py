@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
@@ -16,6 +17,9 @@ from ..base.errors import TideError, UsageError, WorldError
 from .entry import BROKEN_PIPE, INTERRUPTED
 from .session import Session
 from .visible import visible
+
+_STAYS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EROFS)
+"""What a path cannot be used for by this user: so it stays, however often it is tried."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Jobs": {
@@ -152,7 +156,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--state", metavar="DIR", help="State directory. Default: $TIDE_STATE, else ~/.local/state/tidewright.",
-    type=click.Path(file_okay=False),
+    type=click.Path(file_okay=False, readable=False),
 )  # fmt: skip
 @click.option(
     "--url", metavar="URL", help="Controller to speak to over TCP, e.g. http://127.0.0.1:7700. Default: $TIDE_URL."
@@ -218,8 +222,14 @@ def _answer(arguments: list[str] | None, session: Session | None) -> int:
     except UnicodeEncodeError as error:
         return report(_no_text(error))
     except OSError as error:
-        return report(WorldError(str(error)))
+        return report(_of_files(error))
     return value if isinstance(value, int) else 0
+
+
+def _of_files(error: OSError) -> TideError:
+    if error.errno not in _STAYS:
+        return WorldError(str(error))
+    return UsageError(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def _no_text(error: UnicodeEncodeError) -> UsageError:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.command import TIDE
 from tidewright.app import health
 from tidewright.app.health import clocks, disk_use
 from tidewright.app.health.disk_use import check_disk, kind_of
@@ -228,3 +230,30 @@ def test_notifications_that_fail_are_named_by_host(state: Path) -> None:
     outbox.close()
     (state / "notify.db").write_bytes(b"no database" * 1000)
     assert "is not looked at" in check_notifications(state, running=True)[0].text
+
+
+NO_PRIVILEGE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+"""Root may read what no mode lets it, by a capability."""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mode", [0o000, 0o300, 0o400])
+def test_a_directory_that_may_not_be_read_is_a_finding(state: Path, mode: int) -> None:
+    state.chmod(mode)
+    try:
+        found = subprocess.run([*NO_PRIVILEGE, *TIDE, "--state", state, "doctor"], capture_output=True, text=True)
+        up = subprocess.run([*NO_PRIVILEGE, *TIDE, "--state", state, "up"], capture_output=True, text=True)
+    finally:
+        state.chmod(0o700)
+    assert found.returncode == 1 and f"BAD   state: {state} cannot be looked at: Permission denied" in found.stdout
+    assert f"chmod u+rwx {state}" in found.stdout and not found.stderr
+    assert up.returncode == 2 and "Permission denied" in up.stderr and "in a moment" not in up.stderr
+
+
+def test_a_path_that_leads_nowhere_is_a_finding(tmp_path: Path) -> None:
+    loop, file = tmp_path / "loop", tmp_path / "file"
+    loop.symlink_to("loop")
+    file.touch()
+    for path, why in ((loop, "Too many levels"), (file, "Not a directory"), (file / "below", "Not a directory")):
+        (finding,), _ = health.examine(path)
+        assert finding.level == "bad" and why in finding.text

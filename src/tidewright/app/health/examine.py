@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...base.errors import DiskFull, TideError
+from ...base.errors import DiskFull, TideError, UsageError
 from ...live.journal import doctor
 from ...live.journal.doctor import Report
 from ...live.journal.store import DATABASE
@@ -25,11 +27,13 @@ from .removed import check_removed
 def examine(state: Path, step: Step = lambda text: None) -> tuple[list[Finding], Report | None]:
     """Every finding, and the journal's report when there is one and no controller is writing it."""
     try:
-        there = state.is_dir()
+        there = _is_there(state)
         exposed = exposure(state) if there else None
-    except OSError as error:
-        advice = "run tide as its owner, or choose another directory with --state"
-        return [Finding("state", BAD, f"{state} cannot be looked at: {error.strerror}", advice)], None
+    except (OSError, UsageError) as error:
+        why = error.strerror if isinstance(error, OSError) else error.message
+        advice = f"chmod u+rwx {state}, or" if _is_mine(state) else "run tide as its owner, or"
+        advice += " choose another directory with --state"
+        return [Finding("state", BAD, f"{state} cannot be looked at: {why}", advice)], None
     removed = check_removed(state)
     if not there:
         return [Finding("state", NOTE, f"{state} does not exist yet", "tide up makes it"), *removed], None
@@ -50,6 +54,25 @@ def examine(state: Path, step: Step = lambda text: None) -> tuple[list[Finding],
     step("reading the journal")
     finding, report = _journal(state, pid)
     return [*findings, finding], report
+
+
+def _is_there(state: Path) -> bool:
+    """Whether there is such a directory. Raises OSError where that cannot be found out, or it cannot be read."""
+    try:
+        handle = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    os.close(handle)
+    if not os.access(state, os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(state))
+    return True
+
+
+def _is_mine(state: Path) -> bool:
+    try:
+        return state.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _journal(state: Path, pid: int | None) -> tuple[Finding, Report | None]:
