@@ -102,9 +102,9 @@ def test_what_a_job_is_compared_by_says_how_it_is_counted() -> None:
     assert counted(0, 5 * MINUTE, 0.0).code is Code.WEIGHTED_WORK_LEFT
 
 
-def order_of(sigma: float, *jobs: tuple[int, int, int], pause: int = SECOND) -> list[int]:
-    """Suspended standard jobs of (devices, run time so far, run time given) on two nodes of 8, in the order of their keys."""
-    build = ViewBuilder(pool(2))
+def order_of(sigma: float, *jobs: tuple[int, int, int], pause: int = SECOND, nodes: int = 20) -> list[int]:
+    """Suspended standard jobs of (devices, run time so far, run time given) on nodes of 8, in the order of their keys."""
+    build = ViewBuilder(pool(nodes))
     for devices, ideal, expected in jobs:
         since = build.now - ideal - MINUTE
         spec = JobSpec(command=("a",), workdir="/", devices=devices, expected_us=expected)
@@ -120,7 +120,7 @@ def order_of(sigma: float, *jobs: tuple[int, int, int], pause: int = SECOND) -> 
 
 
 def test_where_estimates_are_off_only_brief_jobs_go_before_a_long_gang_on_whole_nodes() -> None:
-    gang, hours, brief = (16, 2 * DAY, 20 * DAY), (1, 0, 10 * HOUR), (1, 0, 12 * MINUTE)
+    gang, hours, brief = (16, 2 * DAY, 20 * DAY), (1, 0, 10 * HOUR), (1, 0, 2 * HOUR)
     assert order_of(0.0, gang, hours) == [1, 0]
     assert order_of(1.0, gang, hours) == [0, 1]
     assert order_of(1.0, gang, brief) == [1, 0]
@@ -128,6 +128,12 @@ def test_where_estimates_are_off_only_brief_jobs_go_before_a_long_gang_on_whole_
 
 def test_a_gang_that_has_not_run_for_a_day_waits_for_its_turn() -> None:
     assert order_of(1.0, (16, DAY - HOUR, 20 * DAY), (1, 0, 10 * HOUR)) == [1, 0]
+
+
+def test_nor_does_one_that_needs_more_than_a_tenth_of_the_pool() -> None:
+    gang, hours = (16, 2 * DAY, 20 * DAY), (1, 0, 10 * HOUR)
+    assert order_of(1.0, gang, hours, nodes=19) == [1, 0]
+    assert order_of(0.0, (4, 3 * DAY, 0), (16, 2 * DAY, 0), nodes=19) == [0, 1]
 
 
 def test_the_less_estimates_are_off_the_less_a_gang_goes_first() -> None:
@@ -150,11 +156,11 @@ def test_a_suspended_gang_without_an_estimate_counts_as_if_it_ran() -> None:
 
 
 def test_what_a_long_gang_is_compared_by_says_so() -> None:
-    build = ViewBuilder(pool(2))
+    build = ViewBuilder(pool(20))
     since = build.now - 3 * DAY
     spec = JobSpec(command=("a",), workdir="/", devices=16, expected_us=20 * DAY)
     build.queue(spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=2 * DAY, save_us=MINUTE)
     view = build.view()
     view.estimate_sigma = 1.0
     why = within_class(view, promises(view, PRESSING, HOUR, MINUTE), 0)
-    assert why == Code.LONG_GANG_WORK(2 * DAY, 16 * MINUTE) and not misused(why)
+    assert why == Code.LONG_GANG_WORK(2 * DAY, 160 * MINUTE) and not misused(why)
