@@ -182,6 +182,7 @@ def test_jobs_that_have_not_ended_say_where_they_are(tmp_path: Path) -> None:
         (("--estimates", "some"), "estimates: 'some'"),
         (("--estimates", "11"), "not between 0 and 10"),
         (("--tiers", "gold:1"), "not one of premium"),
+        (("--tiers", "premium:0.5/premium:0.5"), "premium is there twice"),
         (("--load", "-1"), "load -1"),
         (("--load", "0"), "load 0"),
         (("--window", "2"), "window '2'"),

@@ -8,6 +8,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,9 @@ from tidewright.agent.directory_id import NAME, DirectoryId, draw_id
 from tidewright.agent.layout import AgentLayout
 from tidewright.app.health import removed
 from tidewright.app.health.removed import check_removed
+from tidewright.base.paths import make_below
+from tidewright.checkpoint.store import ImageStore
+from tidewright.launch.child import open_log
 from tidewright.launch.environment import MARK
 from tidewright.wire.holder import Process, alive
 
@@ -192,3 +197,41 @@ def test_a_link_that_is_led_elsewhere_ends_controller_and_agent_and_names_what_r
     until_state(first, "1", "running")
     assert alive(rank) and first("cancel", "1").returncode == 0
     until_ended(rank)
+
+
+def test_nothing_is_made_again_in_place_of_a_directory_that_was_renamed(tmp_path: Path) -> None:
+    """It could not be renamed back: mv(1) would put it into what is there by then."""
+    state = tmp_path / "state"
+    argv = [sys.executable, "-m", "tidewright.agent", "--state", state / "hosts" / "one", "--name", "one"]
+    done = subprocess.run([*argv, "--controller", state], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 2 and "has been removed or renamed" in done.stderr
+    with pytest.raises(OSError, match="No such file"):
+        ImageStore(state / "images" / "store")
+    with pytest.raises(OSError, match="No such file"):
+        make_below(state, state / "images" / "work")
+    with pytest.raises(OSError, match="No such file"):
+        open_log(str(state / "logs" / "1" / "rank0.1.log"), 0o077, False, str(state))
+    assert not state.exists()
+    state.mkdir()
+    make_below(state, state / "images" / "work")
+    os.close(open_log(str(state / "logs" / "1" / "rank0.1.log"), 0o077, False, str(state)))
+    assert (state / "images" / "work").is_dir()
+
+
+def test_a_removal_that_takes_a_while_kills_no_ranks(pool: Callable[[str], Real]) -> None:
+    """The directory of a host goes before that of the controller."""
+    here = pool("state")
+    start(here, "--host", "one=1")
+    run(here)
+    until_running(here)
+    host = here.state / "hosts" / "one"
+    before, shim, rank = daemons(here.state, "hosts/one"), process(host), process(host, "started")
+    kept = here.state.with_name("agent.log")
+    os.link(host / "agent.log", kept)
+    shutil.rmtree(host)
+    time.sleep(2)
+    shutil.rmtree(here.state)
+    until_ended(*before)
+    assert alive(shim) and alive(rank)
+    log = kept.read_text()
+    assert "these run on" in log and "processes of jobs run on" in log and "killed" not in log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,3 +152,16 @@ def test_down_with_jobs_lets_no_waiting_job_start(tide: Real, tmp_path: Path) ->
     ended = tide("down", "--jobs")
     assert ended.returncode == 0 and "61 jobs ended" in ended.stdout, ended.stdout + ended.stderr
     assert not (tmp_path / "started").exists()
+
+
+def test_two_starts_at_once_are_one_controller_and_both_say_that_it_is_up(tide: Real) -> None:
+    argv = [*command.TIDE, "--state", str(tide.state), "up", "--slots", "1"]
+    both = [
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tide.state.parent)
+        for _ in range(2)
+    ]
+    said = [(*one.communicate(timeout=command.LIMIT_S), one.returncode) for one in both]
+    assert [code for _, _, code in said] == [0, 0], said
+    pid = controller_pid(tide.state)
+    assert all(f"pid {pid}" in text and "1 CPU slot" in text for text, _, _ in said), said
+    assert sorted("already" in text for text, _, _ in said) == [False, True]

@@ -26,6 +26,7 @@ from tidewright.sim.costs import (
     recorded_cost,
 )
 from tidewright.sim.profile import KEYS, PROFILES, ClusterProfile, load_profile
+from tidewright.sim.rate_files import load_rates
 from tidewright.sim.run import Options, Simulation
 from tidewright.sim.trace import make_trace
 
@@ -157,6 +158,19 @@ def test_mistakes_in_files(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UsageError):
         load_profile(str(path))
+
+
+def test_a_key_that_is_there_twice_is_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("round: 6m\nties: name\nround: 12m\n")
+    with pytest.raises(UsageError, match=r"line 3: 'round' is given twice \(first at line 1\)"):
+        load_profile(str(path))
+    path.write_text("- {count: 1, devices: 2, devices: 4}\n")
+    with pytest.raises(UsageError, match="'devices' is given twice"):
+        load_cluster(str(path))
+    path.write_text("kinds: {v100: 1, v100: 2}\n")
+    with pytest.raises(UsageError, match="'v100' is given twice"):
+        load_rates(str(path))
 
 
 def ends(costs: Costs, level: Level = Level.FULL) -> list[float]:

@@ -204,3 +204,9 @@ def test_host_resources_of_a_trace_reach_the_spec() -> None:
         parse((text + "2,1,1,nan,1KiB\n3,1,1,-1,-2\n4,1,1,inf,9e99GiB\n").splitlines(), "t.csv", "t")
     assert caught.value.message.count("t.csv:4") == caught.value.message.count("t.csv:5") == 2
     assert caught.value.message.count("t.csv:6") == 2
+
+
+@pytest.mark.parametrize("text", ["tiers=premium:0.1/Premium:0.9", "sizes=1:0.9/1:0.1", "sizes=1:0.9/01:0.1"])
+def test_a_value_has_one_share(text: str) -> None:
+    with pytest.raises(UsageError, match="is there twice"):
+        load_trace(f"synthetic:{text}", 8)

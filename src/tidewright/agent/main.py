@@ -29,7 +29,7 @@ from ..wire.agent import Health, HealthPush, Inventory, JobReport, NoArgs, Usage
 from ..wire.connections import raise_open_files
 from ..wire.holder import sign
 from ..wire.log_limit import LogLimit
-from ..wire.own_directory import OwnDirectory, lost_error
+from ..wire.own_directory import DirectoryLost, OwnDirectory
 from ..wire.socket_file import LOOK_EVERY_S
 from ..wire.state_files import open_own
 from .health import HealthMonitor
@@ -127,8 +127,8 @@ class Agent:
         own: OwnDirectory | None = None,
     ) -> None:
         self._settings, self._layout, self._backend, self._own = settings, layout, backend, own
-        self.lost = ""
-        """Why it ended: what has become of its state directory; empty where that is as it was."""
+        self.lost: DirectoryLost | None = None
+        """Why it ended: what has become of its state directory; None where that is as it was."""
         self._epoch = Epoch(layout.epoch)
         self._meter, self._heartbeat = UsageMeter(backend), Heartbeat()
         self._node_services = NodeServices(layout, backend, settings.address, settings.token_file)
@@ -216,7 +216,7 @@ class Agent:
         await self._supervisor.close()
         if not self.lost:  # groups of that name may be those of another agent, which has the directory's name now
             self._supervisor.clear_groups()
-        await self._node_services.close(self.lost)
+        await self._node_services.close(self.lost.message if self.lost is not None else "")
         self._heartbeat.close()
 
     async def _look_after_directory(self, until: asyncio.Event) -> None:
@@ -258,7 +258,7 @@ async def serve(settings: AgentSettings, layout: AgentLayout, backend: Backend, 
     agent = Agent(settings, layout, backend, raise_open_files(), own)
     await agent.run(until)
     if agent.lost:
-        raise lost_error(agent.lost)
+        raise agent.lost
 
 
 def run_agent(settings: AgentSettings) -> None:
@@ -266,6 +266,9 @@ def run_agent(settings: AgentSettings) -> None:
     os.umask(0o077)
     logging.raiseExceptions = False  # on a full disk a line is lost, and no traceback takes its place
     layout = AgentLayout(settings.state)
+    if settings.controller.get("TIDE_STATE") and not layout.root.is_dir():
+        # Its controller made it, and has it no more: what this made would be in the way when that is renamed back.
+        raise UsageError(f"{layout.root} has been removed or renamed", "its controller ends, too; then call tide up")
     layout.prepare()
     with (
         take_lock(layout) as lock,

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.errors import DiskFull, TideError, UsageError
+from ..base.errors import DiskFull, TideError, Unreachable, UsageError
 from ..live.controller.agent_supervisor import AgentSupervisor, LocalAgent
 from ..live.controller.disk_space import LEAST_BYTES, free_bytes, fullness, is_full
 from ..live.controller.lock import LOCK, running_pid
 from ..live.journal.store import FREE_SOME
 from ..wire.api import Info
 from ..wire.client import Client
-from ..wire.holder import end, holder
+from ..wire.holder import age_s, end, holder
 from ..wire.state_files import make_private, open_own, refuse_foreign
 from .hosts import recall
 
@@ -64,6 +64,14 @@ def arguments(state: Path, **options: object) -> list[str]:
     return argv
 
 
+class AlreadyHeld(UsageError):
+    """The controller ``pid`` took the directory while another one was being started; -1: it is not known which."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"a controller already runs (pid {pid})", "use it as it is, or stop it with tide down")
+        self.pid = pid
+
+
 @dataclass(frozen=True)
 class Starting:
     """A controller on its way up; what it says stands in controller.log from ``log_from`` on."""
@@ -97,7 +105,8 @@ def wait_until_up(client: Client, state: Path, starting: Starting, on_poll: Call
     """The controller's first answer with its agent connected (or why not). ``on_poll`` is called at every look.
 
     What another process answers does not count: it serves a directory of the same path that was removed, and is about to end.
-    Raises UsageError with the end of controller.log when the process ends first or does not answer in time.
+    Raises AlreadyHeld when another start has been faster, and UsageError with the end of controller.log when the process ends
+    first or does not answer in time.
     """
     deadline = time.monotonic() + START_LIMIT_S
     info: Info | None = None
@@ -105,6 +114,8 @@ def wait_until_up(client: Client, state: Path, starting: Starting, on_poll: Call
     agent_by = 0.0
     while time.monotonic() < deadline:
         if starting.process.poll() is not None:
+            if (pid := controller_pid(state)) is not None:
+                raise AlreadyHeld(pid)
             tail = log_tail(state, starting.log_from)
             if state.is_dir() and free_bytes(state) < LEAST_BYTES:
                 raise DiskFull(f"the controller cannot start: {fullness(state)}", FREE_SOME)
@@ -132,15 +143,32 @@ def wait_until_up(client: Client, state: Path, starting: Starting, on_poll: Call
 
 
 def answer_of(client: Client, state: Path, pid: int) -> Info:
-    """What the controller ``pid``, which holds the directory's lock, says of itself. Raises UsageError when another one answers,
-    and goes on doing so. ``pid`` -1: not known."""
-    until = time.monotonic() + OTHER_LIMIT_S
-    while (info := client.info()).pid != pid and pid != -1:
-        if time.monotonic() > until:
-            raise another_answers(state, info.pid, pid)
+    """What the controller ``pid``, which holds the directory's lock, says of itself; one just started is waited for,
+    and its agent. Raises Unreachable, and UsageError when another one answers, and goes on doing so. ``pid`` -1: not known."""
+    until, agent_by = 0.0, time.monotonic() + START_LIMIT_S / 4
+    while True:
+        try:
+            info = client.info()
+        except Unreachable:
+            if not _starting(state):
+                raise
+        else:
+            if pid in (info.pid, -1):
+                if info.agent == "connected" or time.monotonic() > agent_by or not _starting(state):
+                    return info
+            else:
+                until = until or time.monotonic() + OTHER_LIMIT_S
+                if time.monotonic() > until:
+                    raise another_answers(state, info.pid, pid)
         client.close()
         time.sleep(_POLL_S)
-    return info
+        pid = controller_pid(state) or pid  # its pid file may have been that of an earlier one
+
+
+def _starting(state: Path) -> bool:
+    """Whether a process holds the lock for too short a time to have to answer already."""
+    found = holder(state / LOCK)
+    return found is not None and age_s(found) < START_LIMIT_S
 
 
 def another_answers(state: Path, other: int, pid: int) -> UsageError:

@@ -15,6 +15,14 @@ def matching(root: Path, pattern: str) -> list[Path]:
     return [root / name for name in sorted(glob.glob(pattern, root_dir=root))]
 
 
+def make_below(root: Path, path: Path) -> None:
+    """Make a directory below ``root``, for its owner only, with its parents up to there: where ``root`` is gone, nothing is made.
+    Raises OSError."""
+    for one in reversed([path, *path.parents]):
+        if root in one.parents:
+            one.mkdir(mode=0o700, exist_ok=True)
+
+
 def modified_ns(path: Path) -> int:
     """When a file was modified, in nanoseconds since 1970; 0 when it is not there."""
     try:

@@ -188,14 +188,17 @@ def clear_away(grace_s: float) -> None:
             time.sleep(0.02)
 
 
-def open_log(path: str, umask: int, fresh: bool) -> int:
+def open_log(path: str, umask: int, fresh: bool, below: str = "") -> int:
     """The rank's log for appending, emptied if ``fresh``; only the rank writes to it (a checkpoint depends on its size).
 
-    Opened without waiting: a named pipe without a reader is an error, not a rank that never starts nor ends.
+    Its directory is made, but not ``below``. Opened without waiting: a named pipe without a reader is an error, not a rank that
+    never starts nor ends.
     """
     before = os.umask(umask)
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        folder = os.path.dirname(path) or "."
+        if not below or os.path.isdir(below):
+            os.makedirs(folder, exist_ok=True)
         empty = os.O_TRUNC if fresh else 0
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | empty, 0o644)
     finally:

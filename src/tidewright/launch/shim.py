@@ -117,7 +117,8 @@ def begin_log(spec: dict[str, Any]) -> int:
         with account.acting_as(who):
             handle: int = child.open_log(spec["log"], spec["umask"], spec["fresh_log"])
         return handle
-    handle = child.open_log(spec["log"], child.PRIVATE, spec["fresh_log"])
+    root = os.path.dirname(os.path.dirname(os.path.dirname(spec["log"])))  # ROOT/logs/JOB/LOG
+    handle = child.open_log(spec["log"], child.PRIVATE, spec["fresh_log"], below=root)
     account.hand_over(handle, who)
     return handle
 

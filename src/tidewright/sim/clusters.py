@@ -17,6 +17,7 @@ from ..base.ids import valid_name
 from ..base.units import parse_bytes, whole_number
 from ..model.job import MAX_CPUS_MILLI
 from ..model.node import MAX_DEVICES_PER_NODE, NodeSpec
+from .profile import load_yaml
 from .stream import check_header, numbered_rows
 
 NODES_PER_RACK = 16
@@ -57,7 +58,7 @@ def _from_file(path: Path) -> tuple[NodeSpec, ...]:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".csv":
             return _from_csv(text, str(path))
-        rows = _yaml_rows(yaml.safe_load(text))
+        rows = _yaml_rows(load_yaml(text))
     except OSError as error:
         raise UsageError(f"cannot read cluster {path}: {error.strerror}", _REMEDY) from error
     except UnicodeDecodeError as error:

@@ -153,7 +153,7 @@ def _named(name: Any) -> ClusterProfile:
 
 def _from_file(path: Path, seed: int) -> ClusterProfile:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        tree = load_yaml(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read profile {path}: {error.strerror}", _REMEDY) from error
     except (yaml.YAMLError, ValueError) as error:
@@ -161,6 +161,25 @@ def _from_file(path: Path, seed: int) -> ClusterProfile:
     if not isinstance(tree, dict):
         raise UsageError(f"profile {path} is not a mapping of keys", _REMEDY)
     return changed_profile(_named(tree.pop("base", "default")), tree, seed, path.stem)
+
+
+class _Once(yaml.SafeLoader):
+    """YAML keeps the last of equal keys, and says nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[tuple[str, str], int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            line, name = key.start_mark.line + 1, (key.tag, key.value)
+            if name in lines:
+                raise ValueError(f"line {line}: {key.value!r} is given twice (first at line {lines[name]})")
+            lines[name] = line
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def load_yaml(text: str) -> Any:
+    """What a YAML text holds. Raises yaml.YAMLError, and ValueError for a key that is there twice."""
+    return yaml.load(text, _Once)
 
 
 def changed_profile(base: ClusterProfile, given: dict[str, Any], seed: int, name: str) -> ClusterProfile:

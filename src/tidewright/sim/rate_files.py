@@ -87,8 +87,10 @@ def _gavel_row(name: str, job: tuple[str, int], per_s: float) -> Throughput:
 def _from_yaml(content: str, path: Path) -> RateSettings:
     import yaml
 
+    from .profile import load_yaml
+
     try:
-        found = msgspec.convert(yaml.safe_load(content) or {}, RateSettings, strict=False)
+        found = msgspec.convert(load_yaml(content) or {}, RateSettings, strict=False)
     except (yaml.YAMLError, msgspec.ValidationError, ValueError) as error:
         raise UsageError(f"cannot read rates {path}: {error}", _REMEDY) from error
     rows = tuple(msgspec.structs.replace(row, kind=row.kind.lower()) for row in found.throughputs)

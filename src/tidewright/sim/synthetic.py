@@ -164,8 +164,12 @@ def _yes(text: str) -> bool:
 
 
 def _shares(text: str, value: Callable[[str], int]) -> Shares:
-    parts = (part.partition(":") for part in text.split("/"))
+    parts = [part.partition(":") for part in text.split("/")]
     shares = tuple((value(name), float(share)) for name, _, share in parts)
+    values = [one for one, _ in shares]
+    twice = next((parts[at][0] for at, one in enumerate(values) if one in values[:at]), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is there twice, and has one share")
     if not all(0 <= share < math.inf for _, share in shares) or not any(share for _, share in shares):
         raise UsageError("shares must be at least 0 and not all 0")
     return shares

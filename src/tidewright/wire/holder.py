@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,6 +67,11 @@ def alive(process: Process) -> bool:
         return _started(process.pid) == process.start and _fields(process.pid)[_STATE] not in (b"Z", b"X")
     except (OSError, ValueError, IndexError):
         return False
+
+
+def age_s(process: Process) -> float:
+    """For how many seconds it has run."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start / os.sysconf("SC_CLK_TCK")
 
 
 def end(process: Process, number: int = signal.SIGTERM) -> bool:

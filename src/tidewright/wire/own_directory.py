@@ -93,6 +93,14 @@ def lost_error(why: str) -> DirectoryLost:
     )
 
 
+def agent_lost_error(why: str) -> DirectoryLost:
+    """What an agent ends with whose controller goes on without it."""
+    return DirectoryLost(
+        f"{why} while it was in use: its agent ends, and its processes of jobs are killed",
+        "its controller starts another agent, and their jobs anew",
+    )
+
+
 def to_system_log(text: str) -> None:
     """For what its own log file cannot say any more, which went with the directory: journalctl -t tidewright shows it."""
     syslog.openlog("tidewright", syslog.LOG_PID, syslog.LOG_DAEMON)

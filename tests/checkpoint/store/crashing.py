@@ -58,8 +58,8 @@ class MortalDisk(Disk):
     def remove(self, path: Path) -> None:
         self._effect(super().remove, path)
 
-    def make_directory(self, path: Path) -> None:
-        self._effect(super().make_directory, path)
+    def make_directory(self, path: Path, below: Path | None = None) -> None:
+        self._effect(super().make_directory, path, below)
 
 
 class ForgetfulDisk(MortalDisk):

@@ -81,6 +81,7 @@ def test_moved_content_comes_back_from_everywhere(
         remote = FsspecRemote(f"file://{root}/remote")
         assert here.verify() == []
         for rank in range(alone, len(files)):
+            (root / f"out{rank}").mkdir()
             here.push(name(rank=rank), remote)
             there.pull(name(rank=rank), remote)
             for store in (here, there):

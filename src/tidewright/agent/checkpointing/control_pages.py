@@ -84,7 +84,7 @@ class LocalPages:
 
     def _mark_held(self, number: int) -> None:
         rank_dir = self._rank_dirs[number]
-        (rank_dir / "ctl").mkdir(mode=0o700, parents=True, exist_ok=True)
+        (rank_dir / "ctl").mkdir(mode=0o700, exist_ok=True)
         os.close(open_inside(rank_dir, f"ctl/{pg.HOLD_FILE}", os.O_WRONLY | os.O_CREAT))
 
     def _unmark_held(self, number: int) -> None:

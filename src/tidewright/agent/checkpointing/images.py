@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ...base.errors import TideError, WorldError
-from ...base.paths import matching
+from ...base.paths import make_below, matching
 from ...checkpoint.files.space import is_full, refusal, require
 from ...checkpoint.manifest import DamagedImage, manifest_digest, unlisted, verify
 from ...checkpoint.store import Erasable, ImageName, PutReport, Remote, StoreFull, is_key
@@ -343,7 +343,7 @@ class Images(RawImages):
         what = {"job": name.job, "serial": name.serial, "rank": name.rank}
         for relative, _size in listing["files"]:
             path = inside(draft, relative)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_below(draft.parent, path.parent)
             with path.open("wb") as file:
                 for piece in client.read("raw_file", {**what, "name": relative}):
                     file.write(piece)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import WorldError
+from ...base.paths import make_below
 from ...checkpoint.files.space import in_plain, require
 
 FACTS = ".facts"
@@ -25,7 +26,7 @@ class RawImages:
 
     def __init__(self, work: Path) -> None:
         self._work = work
-        self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_below(work.parent.parent, work)
 
     def raw(self, job: int, serial: int) -> Path:
         """Where the rank images of one serial lie as CRIU left them."""

@@ -39,7 +39,7 @@ class PendingDeletes:
     def add(self, tenant: str, name: str) -> None:
         """Note, durably, what has to go over there. Raises OSError."""
         directory, disk = self._root / folder(tenant), Disk()
-        disk.make_directory(directory)
+        disk.make_directory(directory, below=self._root.parent)
         (directory / name).touch(mode=0o600)
         disk.sync_directory(directory)
 

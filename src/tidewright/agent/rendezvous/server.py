@@ -52,7 +52,7 @@ class RendezvousServer:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> int:
         """Listen; returns the port. Raises ``WorldError`` when the address is not available."""
         if self._directory is not None:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._directory.mkdir(exist_ok=True, mode=0o700)
         self._machine.most_unknown = room_for(0.25, self._most_unknown)
         try:
             self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), host, port)

@@ -153,7 +153,7 @@ class CriuDriver:
         nothing of the images left; RanksLost when one has ended meanwhile, and those that live run.
         """
         began = time.monotonic()
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         for handle in handles:
             settle(handle)
         if leave_running:  # the dump of an agent that died may have been done, and have left them stopped

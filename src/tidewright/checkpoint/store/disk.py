@@ -69,9 +69,11 @@ class Disk:
         except IsADirectoryError:
             shutil.rmtree(path)
 
-    def make_directory(self, path: Path) -> None:
-        """A directory for its owner only, with its parents; durable."""
-        missing = [one for one in (path, *path.parents) if not one.exists()]
+    def make_directory(self, path: Path, below: Path | None = None) -> None:
+        """A directory for its owner only; durable. Its parents are made, too, but not ``below`` and what that lies in: a state
+        directory that was renamed is not made again. Raises OSError."""
+        whole = (path, *path.parents)
+        missing = [one for one in whole if (below is None or below in one.parents) and not one.exists()]
         for one in reversed(missing):
             one.mkdir(mode=0o700, exist_ok=True)
             self.sync_directory(one.parent)

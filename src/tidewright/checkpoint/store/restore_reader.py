@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import zstandard
 
+from ...base.paths import make_below
 from ...base.units import counted
 from ..files.space import require
 from .disk import full, spoiled
@@ -153,7 +154,7 @@ class ImageWriter:
 
     def _create(self) -> list[int]:
         for name, _ in self._manifest.header.directories:
-            (self._root / name).mkdir(mode=0o700, parents=True)
+            make_below(self._root, self._root / name)
         files: list[int] = []
         for entry in self._manifest.header.files:
             path = self._root / entry.path
@@ -235,7 +236,7 @@ def materialise(tenant_store: TenantStore, view: PackView, manifest: ImageManife
     """
     draft = into.with_name(f".{into.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(mode=0o700, parents=True)
+    draft.mkdir(mode=0o700)
     try:
         ImageWriter(tenant_store, view, manifest, draft).write()
         draft.rename(into)

@@ -64,7 +64,7 @@ class ImageStore:
         self._disk = disk or Disk()
         self._tenants, self._drafts, keys = root / "tenants", root / "tmp", root / "keys"
         for path in (root, self._tenants, self._drafts, keys):
-            self._disk.make_directory(path)
+            self._disk.make_directory(path, below=root if path != root else root.parent)
         self._lock = lock or StoreLock(root)
         self._keys = Keys(keys, self._drafts, self._disk, secret)
         self._tenant_stores: dict[str, TenantStore] = {}

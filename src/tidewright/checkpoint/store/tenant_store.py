@@ -91,7 +91,7 @@ class TenantStore:
         self.images, self.packs = root / IMAGES, root / PACKS
         for path in (self.images, self.packs):
             if not path.is_dir():
-                disk.make_directory(path)
+                disk.make_directory(path, below=root.parent)
         self.foreign = Foreign()
         self.latest = RecentAnchors()
         self._guard = threading.Lock()

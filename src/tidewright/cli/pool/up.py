@@ -81,7 +81,7 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     from ...app.access import check_options
     from ...app.hosts import chosen
     from ...app.settings import load_settings
-    from ...app.start import arguments, controller_pid, start_detached, wait_until_up
+    from ...app.start import AlreadyHeld, arguments, controller_pid, start_detached, wait_until_up
 
     _local_only(session)
     wanted = _options(given)
@@ -100,7 +100,10 @@ def command(session: Session, /, foreground: bool, **given: Any) -> int:
     starting = start_detached(session.state, argv)
     client = session.client()
     with progress("starting") as bar:
-        info = wait_until_up(client, session.state, starting, bar.update)
+        try:
+            info = wait_until_up(client, session.state, starting, bar.update)
+        except AlreadyHeld as another:
+            return _already(session, another.pid, wanted, foreground)
     out.echo(f"tidewright {info.version} is up (pid {info.pid}, policy {info.policy}, state in {info.state_dir})")
     _options_in_force(before, now)
     _summary(info, client.nodes(), f"http{'s' * tls}://{_reached(listen)}" if listen else "")

@@ -65,7 +65,7 @@ class Journal:
 
     def __init__(self, state: Path, whole_chain_below: int = 200_000) -> None:
         self.path = state / DATABASE
-        state.mkdir(parents=True, exist_ok=True)
+        state.mkdir(exist_ok=True)
         created = not self.path.exists() or not self.path.stat().st_size
         watermark = read_watermark(state / MARK)
         if created and watermark is not None and watermark.turn:
