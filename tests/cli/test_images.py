@@ -21,7 +21,8 @@ def stores(tmp_path: Path) -> list[ImageStore]:
         source = tmp_path / f"in{number}"
         source.mkdir()
         (source / "pages-1.img").write_bytes(bytes(range(256)) * 160)
-        store = ImageStore(tmp_path / "state" / folder)
+        (root := tmp_path / "state" / folder).parent.mkdir(parents=True)
+        store = ImageStore(root)
         store.put(ImageName("vision", 17 + number, 3, 0), source)
         made.append(store)
     return made
