@@ -60,14 +60,19 @@ def until_state(tide: Real, job: str, state: str) -> None:
         time.sleep(0.1)
 
 
-def test_a_job_of_a_renamed_directory_is_none_of_the_next_directory_of_that_path(pool: Callable[[str], Real]) -> None:
-    here, away = pool("state"), pool("away")
+def rename_while_running(here: Real, away: Real) -> None:
+    """A job runs in the directory of ``here``; that becomes the one of ``away``, and its daemons have ended."""
     start(here)
     run(here)
     until_running(here)
     before = daemons(here.state)
     here.state.rename(away.state)
     until_ended(*before)
+
+
+def test_a_job_of_a_renamed_directory_is_none_of_the_next_directory_of_that_path(pool: Callable[[str], Real]) -> None:
+    here, away = pool("state"), pool("away")
+    rename_while_running(here, away)
     start(away)
     shim, rank = process(away.state), process(away.state, "started")
     start(here)
@@ -140,12 +145,7 @@ def test_no_shim_that_an_agent_has_or_can_have_is_to_be_killed(
     pool: Callable[[str], Real], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, away = pool("state"), pool("away")
-    start(here)
-    run(here)
-    until_running(here)
-    before = daemons(here.state)
-    here.state.rename(away.state)
-    until_ended(*before)
+    rename_while_running(here, away)
     up = here("up", "--slots", "1")
     assert "kill -9" not in up.stderr and f"tide --state {away.state} up takes it over" in up.stderr
     start(away)

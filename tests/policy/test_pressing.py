@@ -47,16 +47,20 @@ def test_but_not_where_its_own_pause_is_a_minute() -> None:
     ]
 
 
+def suspend(build: ViewBuilder, devices: int, ideal: int, expected: int, lost: int, pause: int = SECOND) -> None:
+    """A standard job that has run for ``ideal`` of the ``expected`` microseconds and has lost ``lost`` so far."""
+    since = build.now - ideal - lost
+    spec = JobSpec(command=("a",), workdir="/", devices=devices, expected_us=expected)
+    build.queue(
+        spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=ideal, save_us=pause, restore_us=pause
+    )
+
+
 def two_suspended(sigma: float) -> tuple[list[int], list[Class]]:
     """Which of two standard jobs that press comes first: one with 10 of 100 hours left, or one with 8 of 8."""
     build = ViewBuilder(pool(1))
     for ideal, expected, lost in ((90 * HOUR, 100 * HOUR, 20 * HOUR), (0, 8 * HOUR, 2 * HOUR)):
-        since = build.now - ideal - lost
-        spec = JobSpec(command=("a",), workdir="/", devices=4, expected_us=expected)
-        build.queue(
-            spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=ideal, save_us=SECOND,
-            restore_us=SECOND,
-        )  # fmt: skip
+        suspend(build, 4, ideal, expected, lost)
     view = build.view()
     view.estimate_sigma = sigma
     judged = promises(view, 0.9, HOUR)
@@ -106,12 +110,7 @@ def order_of(sigma: float, *jobs: tuple[int, int, int], pause: int = SECOND, nod
     """Suspended standard jobs of (devices, run time so far, run time given) on nodes of 8, in the order of their keys."""
     build = ViewBuilder(pool(nodes))
     for devices, ideal, expected in jobs:
-        since = build.now - ideal - MINUTE
-        spec = JobSpec(command=("a",), workdir="/", devices=devices, expected_us=expected)
-        build.queue(
-            spec, state=int(State.SUSPENDED), submit=since, first_start=since, ideal=ideal, save_us=pause,
-            restore_us=pause,
-        )  # fmt: skip
+        suspend(build, devices, ideal, expected, MINUTE, pause)
     view = build.view()
     view.estimate_sigma = sigma
     judged = promises(view, 1.0, HOUR, MINUTE)
