@@ -102,6 +102,7 @@ def test_the_last_client_leaves_nothing_on_the_device_either(start_runtime: Star
 FACTORIES = """
 import os, time
 def slow():
+    open(__file__ + ".begun", "w").close()
     time.sleep(100)
 def forks():
     if os.fork() == 0:
@@ -133,7 +134,8 @@ def test_a_model_that_its_client_left_unmade_keeps_no_other_from_being_made(
         ThreadPoolExecutor(1) as aside,
     ):
         with subprocess.Popen(what) as gone:
-            until(lambda: loading() == 1)
+            # A worker that has not begun to make it drops it with its client, and goes on.
+            until((tmp_path / "made.py.begun").exists)
             # Asked before the first one goes: however slow the machine is, the worker is not replaced until it waits.
             asked = aside.submit(other.load, *double)
             until(lambda: loading() == 2)
