@@ -145,6 +145,10 @@ def test_a_controller_whose_files_are_removed_ends(tide: Real, name: str) -> Non
     until_ended(controller)
     assert f"{tide.state / name} has been removed or renamed" in (tide.state / "controller.log").read_text()
     assert alive(agent), "its directory is as it was"
+    down = tide("down")
+    assert f"ended its agent (pid {agent.pid})" in down.stdout
+    until_ended(agent)
+    assert "nothing runs" in tide("down").stdout
 
 
 def test_ranks_of_a_host_whose_directory_is_removed_are_killed_before_their_job_starts_again(tide: Real) -> None:

@@ -203,6 +203,13 @@ def end_by_pid(state: Path) -> int:
     return found.pid
 
 
+def agents_left(state: Path) -> list[int]:
+    """Pids of the agents that hold a lock in the directory or in that of one of its hosts, in ascending order."""
+    folders = (state, *state.glob("hosts/*"))
+    holders = (holder(folder / "agent.lock") for folder in folders)
+    return sorted(found.pid for found in holders if found is not None)
+
+
 def end_agents(state: Path) -> None:
     """Ask the agents of this machine that a controller has left behind to end; their ranks run on."""
     agents = recall(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 
 import click
@@ -34,7 +35,7 @@ def command(session: Session, jobs: bool) -> int:
 
     client = session.client()
     if session.url is None and controller_pid(session.state) is None:
-        click.echo(f"nothing runs on {session.state}")
+        click.echo(_end_left_agents(session.state))
         return 0
     if jobs:
         _cancel_all(session, client)
@@ -44,6 +45,17 @@ def command(session: Session, jobs: bool) -> int:
         some = f"{counted(left, 'job')} {agreeing(left, 'runs on or waits', 'run on or wait')}"
         click.echo(f"{some}; tide up takes over again, tide down --jobs (after tide up) ends them")
     return 0
+
+
+def _end_left_agents(state: Path) -> str:
+    """End the agents of a controller that has ended without them, as where its journal was removed; returns what was done."""
+    from ...app.start import agents_left, end_agents
+
+    pids = agents_left(state)
+    if not pids:
+        return f"nothing runs on {state}"
+    end_agents(state)
+    return f"no controller runs on {state}; ended its {agreeing(len(pids), 'agent', 'agents')} (pid {', '.join(map(str, pids))})"
 
 
 def _shut_down(session: Session, client: Client) -> int:
