@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..base.atomic import write_atomically
 from ..wire.agent import LaunchArgs
+from ..wire.holder import AGENT_LOCK
 from ..wire.state_files import make_private
 from .directory_id import EPOCH, DirectoryId, draw_id, read_id
 
@@ -20,7 +21,7 @@ class AgentLayout:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()  # links stay in it: one that is led elsewhere ends the agent with its controller
-        self.lock = self.root / "agent.lock"
+        self.lock = self.root / AGENT_LOCK
         self.pid = self.root / "agent.pid"
         self.socket = self.root / "agent.sock"
         self.log = self.root / "agent.log"

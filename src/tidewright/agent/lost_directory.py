@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..base.paths import inode
 from ..wire.holder import CONTROLLER_LOCK, Process, alive, end
 from ..wire.own_directory import DirectoryLost, OwnDirectory, agent_lost_error, lost_error
 from .processes.attempt import Attempt
@@ -34,7 +35,7 @@ class DirectoryWatch:
         self._own = own
         self._controller = None if not controller or _same(controller, own.state) else Path(controller)
         self._shared = bool(controller) and self._controller is None
-        self._identity = _identity(self._controller)
+        self._inode = inode(self._controller) if self._controller is not None else (0, 0)
 
     async def until_lost(self, attempts: Mapping[tuple[int, int], Attempt]) -> DirectoryLost:
         """Wait for it, and do with the ranks of these attempts what is to be done. What the agent ends with."""
@@ -60,7 +61,7 @@ class DirectoryWatch:
             return False
         until = time.monotonic() + REMOVAL_S
         while self._controller is not None and time.monotonic() < until:
-            if _identity(self._controller) != self._identity or not (self._controller / CONTROLLER_LOCK).exists():
+            if inode(self._controller) != self._inode or not (self._controller / CONTROLLER_LOCK).exists():
                 return False
             await asyncio.sleep(_LOOK_S)
         return True
@@ -82,11 +83,3 @@ def _same(one: str, other: Path) -> bool:
         return os.path.samefile(one, other)
     except OSError:
         return False
-
-
-def _identity(path: Path | None) -> tuple[int, int]:
-    try:
-        found = os.stat(path) if path is not None else None
-    except OSError:
-        found = None
-    return (found.st_dev, found.st_ino) if found is not None else (0, 0)

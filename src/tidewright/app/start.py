@@ -204,21 +204,24 @@ def end_by_pid(state: Path) -> int:
 
 
 def agents_left(state: Path) -> list[int]:
-    """Pids of the agents that hold a lock in the directory or in that of one of its hosts, in ascending order."""
-    folders = (state, *state.glob("hosts/*"))
-    holders = (holder(folder / "agent.lock") for folder in folders)
-    return sorted(found.pid for found in holders if found is not None)
+    """Pids of the agents of this machine that run without a controller, in ascending order."""
+    return sorted(pid for agent in _agents(state) if (pid := agent.pid()) is not None)
 
 
 def end_agents(state: Path) -> None:
     """Ask the agents of this machine that a controller has left behind to end; their ranks run on."""
-    agents = recall(state)
-    folders = [state / "hosts" / host.name for host in agents.hosts] or [state] * (not agents.sockets)
 
     async def every() -> None:
-        await asyncio.gather(*(AgentSupervisor(LocalAgent(folder, [])).stop() for folder in folders))
+        await asyncio.gather(*(agent.stop() for agent in _agents(state)))
 
     asyncio.run(every())
+
+
+def _agents(state: Path) -> list[AgentSupervisor]:
+    """Those that the controller of the directory starts on this machine."""
+    agents = recall(state)
+    folders = [state / "hosts" / host.name for host in agents.hosts] or [state] * (not agents.sockets)
+    return [AgentSupervisor(LocalAgent(folder, [])) for folder in folders]
 
 
 def log_tail(state: Path, start: int, name: str = LOG, lines: int = _TAIL_LINES) -> str:

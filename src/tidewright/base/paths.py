@@ -23,6 +23,15 @@ def make_below(root: Path, path: Path) -> None:
             one.mkdir(mode=0o700, exist_ok=True)
 
 
+def inode(path: Path) -> tuple[int, int]:
+    """Device and inode of what is at a path, to tell it from what comes there later; zeros where there is nothing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
 def modified_ns(path: Path) -> int:
     """When a file was modified, in nanoseconds since 1970; 0 when it is not there."""
     try:

@@ -278,12 +278,10 @@ def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int,
     if np.count_nonzero(loose):
         waited = np.where(loose, view.now - jobs.wait_since, 0)
         work = work / np.minimum(1.0 + waited / aging_us, _AGED)
-    if not _rough(view):
-        within = np.where(jobs.active, stay, work)
-    else:
-        gang = _long_gangs(view, cls)
-        within = np.where(jobs.active | (gang & (jobs.expected == 0)), stay, work)
+    within = np.where(jobs.active, stay, work)
+    gangs = _long_gangs(view, cls).nonzero()[0] if _rough(view) else ()
+    if len(gangs):
         off, most = min(view.estimate_sigma, 1.0), float(brief_us * view.capacity)
-        brought = within ** (1.0 - off) * np.minimum(within, most) ** off
-        within = np.where(gang & (jobs.expected > 0), brought, within)
+        brought = within[gangs] ** (1.0 - off) * np.minimum(within[gangs], most) ** off
+        within[gangs] = np.where(jobs.expected[gangs] > 0, brought, stay[gangs])
     return np.minimum(within, _MIDDLE / 2).astype(np.int64)

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-CONTROLLER_LOCK = "controller.lock"
-_START, _STATE = 19, 0
+CONTROLLER_LOCK, AGENT_LOCK = "controller.lock", "agent.lock"
+START, PARENT, _STATE = 19, 1, 0
 """Fields of /proc/PID/stat behind the command."""
 
 
@@ -64,7 +64,7 @@ def holder(lock: Path) -> Process | None:
 def alive(process: Process) -> bool:
     """Whether it still runs: the same process, not one that has got its pid."""
     try:
-        return _started(process.pid) == process.start and _fields(process.pid)[_STATE] not in (b"Z", b"X")
+        return _started(process.pid) == process.start and stat_fields(process.pid)[_STATE] not in (b"Z", b"X")
     except (OSError, ValueError, IndexError):
         return False
 
@@ -91,9 +91,10 @@ def end(process: Process, number: int = signal.SIGTERM) -> bool:
         os.close(handle)
 
 
-def _started(pid: int) -> int:
-    return int(_fields(pid)[_START])
-
-
-def _fields(pid: int) -> list[bytes]:
+def stat_fields(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat behind the command. Raises OSError."""
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+
+
+def _started(pid: int) -> int:
+    return int(stat_fields(pid)[START])

@@ -11,7 +11,7 @@ from ...base.errors import TideError
 from ...base.units import agreeing
 from ...wire.api import SOCKET_NAME, Info
 from ...wire.client import Client
-from ...wire.holder import held
+from ...wire.holder import AGENT_LOCK, CONTROLLER_LOCK, held
 from ...wire.nodes import NodeView
 from ...wire.socket_file import LOOK_EVERY_S
 from .finding import BAD, NOTE, OK, Finding
@@ -25,8 +25,8 @@ _LOOK_S = 0.05
 
 def check_sockets(state: Path, patience_s: float = PATIENCE_S) -> list[Finding]:
     """The sockets of daemons that run: each makes a lost file again, unless something lies in its place."""
-    daemons = [("controller", state / "controller.lock", state / SOCKET_NAME)]
-    daemons += [("agent", root / "agent.lock", root / "agent.sock") for root in roots(state)]
+    daemons = [("controller", state / CONTROLLER_LOCK, state / SOCKET_NAME)]
+    daemons += [("agent", root / AGENT_LOCK, root / "agent.sock") for root in roots(state)]
     found = [_socket(what, path, patience_s) for what, lock, path in daemons if held(lock)]
     return [one for one in found if one is not None]
 

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ...base.paths import inode
 from ...base.units import agreeing, counted
 from ...launch import shim
-from ...wire.holder import CONTROLLER_LOCK, held
+from ...wire.holder import AGENT_LOCK, CONTROLLER_LOCK, PARENT, START, held, stat_fields
 from .finding import NOTE, Finding
 from .modes import roots
 
@@ -70,7 +71,7 @@ def left_running(state: Path) -> list[Left]:
 
 
 def _look(state: Path) -> Iterator[Left]:
-    prefixes, own = _prefixes(state), {_identity(root) for root in roots(state)}
+    prefixes, own = _prefixes(state), {inode(root) for root in roots(state)}
     shims: dict[int, tuple[int, int]] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):  # it has ended
@@ -113,7 +114,7 @@ def _unmanaged(lock: Path, own: set[tuple[int, int]]) -> Path | None:
         return lock
     *_, root = lock.parents[:4]  # ROOT/ranks/JOB.ATTEMPT/RANK/lock
     state = root.parent.parent if root.parent.name == "hosts" else root
-    if _identity(root) in own or held(root / "agent.lock") or held(state / CONTROLLER_LOCK):
+    if inode(root) in own or held(root / AGENT_LOCK) or held(state / CONTROLLER_LOCK):
         return None
     return state
 
@@ -131,13 +132,5 @@ def _below(place: bytes, prefixes: set[bytes]) -> bool:
 
 
 def _parent_and_start(pid: int) -> tuple[int, int]:
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return int(fields[1]), int(fields[19])
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return 0, 0
-    return found.st_dev, found.st_ino
+    fields = stat_fields(pid)
+    return int(fields[PARENT]), int(fields[START])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.backoff import pause_s
-from ...wire.holder import holder
+from ...wire.holder import AGENT_LOCK, holder
 from ...wire.state_files import make_private, open_own
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class AgentSupervisor:
         return self._recorded() if self._words() else None
 
     def _recorded(self) -> int | None:
-        signed = holder(self._state / "agent.lock")
+        signed = holder(self._state / AGENT_LOCK)
         if signed is not None:  # on a full disk it may have no pid file
             return signed.pid
         try:

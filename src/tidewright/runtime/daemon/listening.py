@@ -23,15 +23,6 @@ def listen(path: Path, *, take_over: bool = False) -> socket.socket:
         ) from None
 
 
-def inode(path: Path) -> tuple[int, int]:
-    """What is at a path, to tell it from what comes there later; zeros where there is nothing."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_dev, found.st_ino
-
-
 def _listen(path: Path, take_over: bool) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with contextlib.suppress(FileNotFoundError):

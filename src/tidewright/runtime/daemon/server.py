@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...base.errors import TideError, UsageError
+from ...base.paths import inode
 from ..ladder import StopLevel, level_name, real_time_level
 from ..models import ModelPool
 from ..padding.admission import KnownModel, rule
@@ -39,7 +40,7 @@ from ..transport.messages import (
 )
 from ..transport.rings import Submission
 from .child_signals import StopAlarm, children_descriptor
-from .listening import inode, listen, peer
+from .listening import listen, peer
 from .model_requests import ModelRequests
 from .queue_worker import QueueWorker
 from .session import ClientSession
@@ -49,8 +50,7 @@ from .worker_process import FIFO_RUNTIME
 from .workers import Workers
 
 log = logging.getLogger("tidewright.runtime")
-_WATCH_S = 0.25
-_MOST_ACKNOWLEDGED = 4096
+_WATCH_S, _MOST_ACKNOWLEDGED = 0.25, 4096
 
 
 class RuntimeServer(ModelRequests):
