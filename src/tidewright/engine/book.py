@@ -225,6 +225,7 @@ class Book(ImageCatalog):
         if allocation is None:
             return []
         self.freed = self.freed or not record.leaving
+        self.forced = self.forced or job in self.wake.awaited
         frozen = bool(record.spec.memory) and record.suspended_as == "process" and self._pinned(job)
         self.mark_leaving(job, frozen)
         del self.allocations[job]

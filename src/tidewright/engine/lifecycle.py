@@ -71,7 +71,7 @@ def transition(book: Book, job: int, state: int, why: Cause) -> None:
 def _await_plan(book: Book, job: int, row: int, record: JobRecord) -> None:
     """It waits for devices from now on."""
     book.table.wait_since[row] = book.now
-    book.note_arrival(job)
+    waking.began_to_wait(book, job)
 
 
 def _occupy(book: Book, job: int, row: int, record: JobRecord) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..model.job import State
+from ..plan.plan import Patience
 from . import rates
 from .book import Book
 
@@ -43,14 +44,44 @@ def left_queue(book: Book) -> None:
     book.forced = book.forced or wake.behind > 0 or wake.min_free > 0 or not wake.on_free
 
 
+def began_to_wait(book: Book, job: int) -> None:
+    """A job waits for devices from now on: a plan is due, or within a while if it can do nothing for it (``Wake.patience``)."""
+    patience = book.wake.patience
+    within = 0 if patience is None or book.planning else _within_us(book, job, patience)
+    if patience is None or within <= 0:
+        book.note_arrival(job)
+        return
+    if book.wake.min_free:
+        least = book.specs[job].floor + patience.kept
+        book.wake = replace(book.wake, min_free=min(book.wake.min_free, least))
+    _plan_by(book, book.now + within)
+
+
+def _within_us(book: Book, job: int, patience: Patience) -> int:
+    """How long a job that has just come may wait for a plan; 0: not at all."""
+    spec, table = book.specs[job], book.table
+    if spec.tier_rank != patience.tier or spec.deadline_us or spec.service or spec.shares or not spec.expected_us:
+        return 0
+    if table.submit.item(table.row[job]) != book.now:
+        return 0  # it has waited or run before
+    if spec.floor <= sum(book.board.free_total) - patience.kept:
+        return 0
+    return min(patience.within_us, *(int(share * spec.expected_us) - less for share, less in patience.due))
+
+
 def began_to_run(book: Book) -> None:
     """A job may be preempted from now on, or once it has run for a while: where the last plan waits for that, another is due."""
-    wake, after = book.wake, book.wake.after_run
+    after = book.wake.after_run
     if after < 0:
         return
-    at = book.now + after
     if not after or book.planning:  # the plan that is being made has seen it starting
         book.forced = True
-    elif not wake.at or at < wake.at:
-        book.wake = replace(wake, at=at)
+    else:
+        _plan_by(book, book.now + after)
+
+
+def _plan_by(book: Book, at: int) -> None:
+    """A plan is due at ``at`` at the latest."""
+    if not book.wake.at or at < book.wake.at:
+        book.wake = replace(book.wake, at=at)
         set_timer(book)

@@ -11,13 +11,27 @@ from .moves import Move
 from .reasons import Blocked
 
 
+class Patience(Struct, frozen=True):
+    """Arrivals for which no plan need be made at once: jobs of this tier that ask for more devices than are free beside ``kept``
+    ones. A plan is due for them within ``within_us``, and within ``share * expected - less_us`` for each pair of ``due``, where
+    their users expect them to run for ``expected`` (microseconds).
+
+    Those without such an estimate or with a deadline, replicas, and jobs that ask for shares of devices are not among them.
+    """
+
+    tier: int
+    kept: int
+    within_us: int
+    due: tuple[tuple[float, int], ...] = ()
+
+
 class Wake(Struct, frozen=True, omit_defaults=True):
     """What makes another planning round worthwhile. Node changes, user holds and settings always wake.
 
     ``at`` is an absolute time in microseconds (zero: none); ``min_free`` skips freed devices until that many are free;
     ``behind`` skips arrivals of jobs with greater ids before ``behind_until`` (zero: none), for policies that would not look at
     them. ``after_run`` (microseconds): another plan is due so long after a job has begun to run, since it may be preempted then
-    (0: at once; -1: that is no reason).
+    (0: at once; -1: that is no reason). When one of the ``awaited`` jobs releases its devices, that always wakes.
     """
 
     on_arrival: bool = True
@@ -27,6 +41,8 @@ class Wake(Struct, frozen=True, omit_defaults=True):
     behind: int = 0
     behind_until: int = 0
     after_run: int = -1
+    awaited: tuple[int, ...] = ()
+    patience: Patience | None = None
 
 
 class PolicyState(Struct, frozen=True):

@@ -16,7 +16,7 @@ from ..estimate.speed import useful
 from ..model.board import ALL_NODES, whole
 from ..model.cause import Cause
 from ..model.job import State
-from ..model.node import Allocation, device_count
+from ..model.node import Allocation, Part, device_count
 from ..model.table import Column
 from ..model.view import View
 from ..placement.defragment import Defragmentation
@@ -40,7 +40,7 @@ _CHUNK = 32
 _EXPLAINED = 2
 _SHORT = 128
 """Rows up to which plain Python is faster than vectors."""
-_QUEUED, _SUSPENDED = int(State.QUEUED), int(State.SUSPENDED)
+_QUEUED, _SUSPENDED, _SUSPENDING = int(State.QUEUED), int(State.SUSPENDED), int(State.SUSPENDING)
 
 
 class Composer:
@@ -52,6 +52,8 @@ class Composer:
         self.board = view.board()
         self.unplaced: list[int] = []
         """Rows that were tried and could not be placed, most wanted first."""
+        self.reserved: list[Part] = []
+        """What ``reserve`` keeps."""
         self._steps: list[PlanStep] = []
         self._placed = np.zeros(self.jobs.n, bool)
         self._resized: list[tuple[int, Allocation, Cause]] = []
@@ -292,7 +294,8 @@ class Composer:
             node = best_fit(self.board, kinds, size, nodes)
             while node >= 0 and left > 0:
                 left -= self.board.layout.node_size[node]
-                self.board.acquire((whole(node, self.board.free[node]),))
+                self.reserved.append(whole(node, self.board.free[node]))
+                self.board.acquire((self.reserved[-1],))
                 node = best_fit(self.board, kinds, size, nodes)
 
     def _note(self, step: PlanStep) -> None:
@@ -367,6 +370,24 @@ class Composer:
         if self._moved:
             flags[list(self._moved)] = True
         return flags
+
+    @property
+    def displaced(self) -> dict[int, bool]:
+        """Running rows that this plan suspends, shrinks, resizes or migrates."""
+        return self._moved
+
+    @property
+    def leaving(self) -> Column:
+        """Rows that will wait once they have released their devices. Shape (n,), bool."""
+        flags: Column = self.jobs.state == _SUSPENDING
+        for step in self._steps:
+            flags[list(step.suspended)] = True
+        return flags
+
+    @property
+    def allocations(self) -> dict[int, Allocation]:
+        """What the rows placed so far get."""
+        return {step.row: step.allocation for step in self._steps}
 
     @property
     def started(self) -> list[int]:

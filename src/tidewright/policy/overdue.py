@@ -106,6 +106,8 @@ class OverdueQueue:
         self.overdue = overdue(view, limit)
         self._left = left
         self.served = self._served()
+        self.blocked = self.share_used = False
+        """Whether a row that may preempt ahead of all others found no room; whether rows wait for the share of others."""
 
     @cached_property
     def _devices(self) -> Column:
@@ -140,7 +142,7 @@ class OverdueQueue:
         """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
         view, jobs, limit = self.view, self.jobs, self.limit
         running = jobs.state == _RUNNING
-        began = np.where(running, jobs.run_since, jobs.since)
+        self._began = began = np.where(running, jobs.run_since, jobs.since)
         served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.reserved)
         rows = served.nonzero()[0]
         if len(rows):
@@ -178,6 +180,7 @@ class OverdueQueue:
                 kept = self._kept_from(row)
                 used += int(self._devices[kept[self.served[kept]]].sum())
             if used and used + int(jobs.floor[row]) > limit.devices(self.view.capacity):
+                self.share_used = True
                 break
             if shape not in unfit and composer.start(row):
                 granted += int(jobs.floor[row])
@@ -191,18 +194,26 @@ class OverdueQueue:
             if composer.force(row, suspendable(self.view) & lesser, lambda: cost() + _EACH_US):
                 granted += int(jobs.floor[row])
                 unfit = {known: True for known, unplaceable in unfit.items() if unplaceable}
-            elif _feasible(self.view, composer, row, others):
+                continue
+            self.blocked = True
+            if _feasible(self.view, composer, row, others):
                 composer.unplaced.append(row)
                 return not _feasible(self.view, composer, row, lesser)
-            else:
-                unfit[shape] = True
+            unfit[shape] = True
         return True
 
-    def next_at(self) -> int:
-        """When the next waiting row becomes overdue or may preempt, or a quantum ends; 0 for never. Absolute microseconds."""
+    def next_at(self, free: int, leaving: Column) -> int:
+        """When the next waiting row may preempt ahead of all others, or becomes overdue where it needs no more than the ``free``
+        devices, or a quantum ends; 0 for never. Absolute microseconds. ``leaving``: flags of rows that will wait."""
         view, jobs, limit = self.view, self.jobs, self.limit
-        patient = (jobs.waiting & ~self.overdue).nonzero()[0]
-        times = [int(jobs.wait_since[patient].min()) + limit.max_wait_us] if len(patient) else []
+        rows = (jobs.waiting | leaving).nonzero()[0]
+        since = np.where(leaving[rows], view.now, jobs.wait_since[rows])
+        after = np.where(jobs.floor[rows] <= free, limit.max_wait_us, self._patience[rows])
+        at = (since + after)[view.now - since < after]
+        times = [int(at.min())] if len(at) else []
+        ends = self._began[self.served] + limit.quantum_us
+        ends = ends[ends > view.now]
+        times += [int(ends.min())] if len(ends) else []
         if np.count_nonzero(self.overdue):
             times.append(view.now + limit.quantum_us)
             spacing = self._spacing[self.overdue & (self._spacing > 0)]

@@ -15,7 +15,6 @@ from ..model.view import View
 from ..placement.facts import facts
 
 _RUNNING, _NONE = int(State.RUNNING), int(Level.NONE)
-_STARTING, _RESUMING = int(State.STARTING), int(State.RESUMING)
 
 
 class Preferences(Struct, frozen=True, kw_only=True):
@@ -67,32 +66,6 @@ def suspendable(view: View, min_run_us: int | Column = 0) -> Column:
         able.flags.writeable = False
         jobs.memo["suspendable"] = able
     return able & (view.now - jobs.run_since >= min_run_us) if np.count_nonzero(min_run_us) else able
-
-
-def next_settled(view: View, min_run_us: int | Column) -> int:
-    """When the next running row will have run for ``min_run_us``; 0 for none. Absolute microseconds."""
-    if not np.count_nonzero(min_run_us):
-        return 0
-    jobs = view.jobs
-    young = ((jobs.state == _RUNNING) & (view.now - jobs.run_since < min_run_us)).nonzero()[0]
-    return int((jobs.run_since + min_run_us)[young].min()) if len(young) else 0
-
-
-def starting(view: View, started: list[int]) -> Column:
-    """Rows that do not run yet but will without another plan, those ``started`` by this one too. Shape (n,), bool."""
-    jobs = view.jobs
-    found: Column = (jobs.state == _STARTING) | (jobs.state == _RESUMING)
-    found[started] = True
-    return found
-
-
-def settles_after(view: View, min_run_us: int | Column, key: Column, least_key: int, started: list[int]) -> int:
-    """``Wake.after_run``: the least of ``min_run_us`` of the rows that start now, as those ``started`` by this plan do, can be
-    preempted once they run, and have a key above ``least_key``, that of the most wanted row that waits; -1 for none."""
-    rows = (starting(view, started) & (view.jobs.level > _NONE) & (key > least_key)).nonzero()[0]
-    if not len(rows):
-        return -1
-    return int(min_run_us[rows].min() if isinstance(min_run_us, np.ndarray) else min_run_us)
 
 
 def first_rows(rows: Column, key: Column, ids: Column, count: int) -> Column:

@@ -27,14 +27,16 @@ _BLIND_US = 10 * LEAST_US
 """Run time after which nothing is known of how much is left, where neither the user nor similar jobs say."""
 SHORT_PAUSE_US = 10 * SECOND
 """Pause up to which a job is tried out, to see whether it is short."""
-_BRIEF_PRESSING = 0.9
+BRIEF_PRESSING = 0.9
 """Share of its idle allowance under which a brief standard row presses: at once, nearly; its promise is cheap to keep."""
+LEAST_MARGIN_US = MINUTE
+"""A row presses when it has so little idle time left, whatever share of its allowance that is."""
 _UNKNOWN = 1.75
 """So many times the share under which a row presses whose user gave no run time, where pauses are short: how much idle time it
 has is a guess."""
 _PREMIUM_PRESSING = 0.5
 """Share of its idle allowance under which a premium row does not let brief rows go first any more."""
-_SIGMAS = 1.28
+SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
 _LONG_RUN_US, _LONG_BLIND_US = DAY, DAY // 2
 """Run time after which a gang on whole nodes is not given up for jobs that may turn out shorter, see ``_long_gangs``; the second
@@ -68,7 +70,7 @@ class Class(IntEnum):
 # Tables instead of comparisons: thousands of plans an hour judge a few hundred rows each, so the number of vector expressions
 # counts, not their length.
 _TARGET = np.array([TIER_TARGET[Tier(tier)] for tier in sorted(TIER_TARGET)])
-_IDLE_SHARE = 1.0 / np.maximum(_TARGET, 1e-9) - 1.0
+IDLE_SHARE = 1.0 / np.maximum(_TARGET, 1e-9) - 1.0
 """By tier: idle time allowed, as a share of the run time."""
 _PROMISED = _TARGET > 0
 _STANDARD_TIER, _PREMIUM_TIER = int(Tier.STANDARD), int(Tier.PREMIUM)
@@ -107,14 +109,14 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     promise too, whatever the tier.
     """
     jobs, sigma = view.jobs, view.estimate_sigma
-    promised, idle_share = _PROMISED[jobs.tier], _IDLE_SHARE[jobs.tier]
+    promised, idle_share = _PROMISED[jobs.tier], IDLE_SHARE[jobs.tier]
     every = np.count_nonzero(promised) == jobs.n
     given = np.count_nonzero(jobs.expected) == jobs.n
     total, lost = total_us(jobs), jobs.wall - jobs.ideal_now
     if np.count_nonzero(jobs.waived):
         lost = lost - jobs.waived
     # It presses by the least that it may have to run, and counts as late by what is estimated.
-    allowance = total_us(jobs, sigma, -_SIGMAS) * idle_share
+    allowance = total_us(jobs, sigma, -SIGMAS) * idle_share
     spare = allowance - lost
     slack = _bounded(spare if every else np.where(promised, spare, _NEVER))
     late = slack < 0
@@ -122,12 +124,12 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
         late = promised & known & (total * idle_share < lost)
     brief = _brief(view, total, brief_us)
-    part = np.where(brief, max(pressing, _BRIEF_PRESSING), pressing)
+    part = np.where(brief, max(pressing, BRIEF_PRESSING), pressing)
     if not given:
         guessed = (jobs.expected == 0) & (pause_us(jobs) <= SHORT_PAUSE_US)
         part = np.where(guessed, np.maximum(part, min(_UNKNOWN * pressing, 1.0)), part)
     part = np.where(jobs.tier == _PREMIUM_TIER, _PREMIUM_PRESSING, part)
-    margin = np.minimum(np.maximum(part * allowance, MINUTE), _MIDDLE / 2).astype(np.int64)
+    margin = np.minimum(np.maximum(part * allowance, LEAST_MARGIN_US), _MIDDLE / 2).astype(np.int64)
     if not every:
         margin = np.where(promised, margin, 0)
     left = remaining_us(jobs)
@@ -166,7 +168,7 @@ def _with_deadlines(
     A deadline that cannot be met any more is no reason to preempt others.
     """
     jobs = view.jobs
-    off = math.exp(_SIGMAS * view.estimate_sigma)
+    off = math.exp(SIGMAS * view.estimate_sigma)
     until = jobs.deadline - view.now
     spare = until - left * off
     within = np.maximum(left / 2, 10 * MINUTE)
@@ -209,7 +211,7 @@ def _serve_brief(view: View, cls: Column, brief: Column, brief_us: float) -> Non
     pressing = (cls == _PRESSING) & (view.jobs.tier == _STANDARD_TIER) & brief
     if np.count_nonzero(pressing):
         sigma = view.estimate_sigma
-        cls[pressing & _brief(view, total_us(view.jobs, sigma, _SIGMAS), brief_us) if sigma else pressing] = _PREMIUM
+        cls[pressing & _brief(view, total_us(view.jobs, sigma, SIGMAS), brief_us) if sigma else pressing] = _PREMIUM
     # One of unknown length would take turns again and again.
     cls[(cls == _BASIC) & brief & (view.jobs.expected > 0)] = _STANDARD
 

@@ -16,6 +16,8 @@ Wait is bounded for every job, basic ones included, whatever arrives later: see 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from msgspec import structs
 
@@ -24,21 +26,33 @@ from ..estimate.cost import PAYBACK, pause_us, victim_cost, worth_running_us
 from ..estimate.speed import saved_us
 from ..model.cause import Cause, Code
 from ..model.job import TIER_TARGET, State, Tier
+from ..model.node import device_count
 from ..model.rate import FULL_RATE
 from ..model.table import Column
-from ..model.view import View
+from ..model.view import JobColumns, View
 from ..plan.factories import Interval, Share
 from ..plan.order import OrderTerm, QueueOrder
-from ..plan.plan import Plan, Wake
+from ..plan.plan import Patience, Plan, Wake
 from ..plan.reasons import Blocked
 from .compose import Composer
 from .consolidate import consolidate
 from .headroom import Headroom
 from .overdue import OverdueQueue, WaitBound, overdue
-from .preferences import Preferences, least, median, next_settled, settles_after, suspendable
-from .promise import SHORT_PAUSE_US, Class, Promise, promises, within_class
+from .preferences import Preferences, least, median, suspendable
+from .promise import (
+    BRIEF_PRESSING,
+    IDLE_SHARE,
+    LEAST_MARGIN_US,
+    SHORT_PAUSE_US,
+    SIGMAS,
+    Class,
+    Promise,
+    promises,
+    within_class,
+)
 from .reclaim import Reclaim
 from .upgrade import upgrade
+from .wakes import PreemptionWake, Reach, preemption_wake, starting, young_rows
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
 """Device time that preempting a basic, standard or premium job is taken to lose beyond its save and restore."""
@@ -50,13 +64,16 @@ _FORESEEN_US = 400 * 24 * HOUR
 """A row that presses later than this is not said to."""
 _PREMIUM_PAYBACK = 1.0 / (1.0 - TIER_TARGET[Tier.PREMIUM])
 """Times its pause that a premium job runs before it is preempted again, see ``_min_run``."""
+_PATIENT_US = MINUTE
+"""How long a job that could not start anyway may wait for the next plan."""
 _GROW_GAIN = 5
 """Growing must save so many times what the pause costs."""
 
 
 # Plain numbers: comparing a column with a member of an enum costs more than the comparison.
 _STANDARD, _PRESSING, _PREMIUM_LATE = int(Class.STANDARD), int(Class.PRESSING), int(Class.PREMIUM_LATE)
-_RUNNING, _PREMIUM, _BASIC_TIER = int(State.RUNNING), int(Tier.PREMIUM), int(Tier.BASIC)
+_RUNNING = int(State.RUNNING)
+_PREMIUM, _STANDARD_TIER, _BASIC_TIER = int(Tier.PREMIUM), int(Tier.STANDARD), int(Tier.BASIC)
 _STANDING = {
     Class.PREMIUM_PRESSING: "pressing", Class.PREMIUM: "open", Class.PRESSING: "pressing", Class.PREMIUM_LATE: "late",
     Class.STANDARD: "open", Class.STANDARD_LATE: "late",
@@ -96,11 +113,12 @@ class Sla:
             waiting=reclaim.waiting(),
             why=lambda row: _why(view, judged, self.wait_bound.max_wait_us if queue.overdue[row] else 0, row),
             victims=lambda: self._victims(view, judged, queue),
-            may_preempt=(judged.cls != _STANDARD) | (jobs.tier == _BASIC_TIER),
+            may_preempt=_may_preempt(jobs, judged),
             cost=lambda: _cost(view, judged),
         )
         composer, headroom = Composer(view, preferences), Headroom(view, judged, self.headroom)
-        if queue.serve(composer, lambda: _cost(view, judged)):
+        others_too = queue.serve(composer, lambda: _cost(view, judged))
+        if others_too:
             reclaim.serve(composer, ~queue.served, lambda: _cost(view, judged))
             headroom.open(composer)
             composer.rearrange()
@@ -115,7 +133,7 @@ class Sla:
         if not composer.unplaced and np.count_nonzero(still):
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
         composer.unplaced += reclaim.kept_out
-        plan = composer.plan(self._wake(view, composer, judged, queue, headroom))
+        plan = composer.plan(self._wake(view, composer, judged, queue, headroom, not others_too))
         said = (reclaim.explained(headroom.explained(composer, one)) for one in plan.blocked)
         return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in said))
 
@@ -220,30 +238,72 @@ class Sla:
         order = np.lexsort((jobs.id[rows], -gain, -jobs.tier[rows]))
         composer.grow_running(rows[order].tolist(), lambda row, count: Code.GROWN(count, int(jobs.demand[row])))
 
-    def _wake(self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue, headroom: Headroom) -> Wake:
-        """The next time at which another planning round could change something by itself."""
+    def _wake(
+        self, view: View, composer: Composer, judged: Promise, queue: OverdueQueue, headroom: Headroom, held_back: bool
+    ) -> Wake:
+        """The next time at which another planning round could change something by itself, and what else is worth one.
+
+        ``held_back``: overdue rows wait until those can be preempted that only start now.
+        """
+        jobs, now, kept = view.jobs, view.now, device_count(headroom.kept)
+        leaving = composer.leaving
+        still = jobs.waiting | leaving
+        still[composer.started] = False
+        if not np.count_nonzero(still):
+            return Wake(at=self._grows_at(view, composer))
+        reach, wants = Reach(composer, headroom.kept, queue.served), still & _may_preempt(jobs, judged)
+        preempts = self._preempts(composer, reach, wants, held_back)
+        slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > now)).nonzero()[0]
+        presses_at = int(judged.pressing_at[slow].min()) + 1 if len(slow) else 0
+        times = (queue.next_at(reach.free, leaving), headroom.opens_at(), preempts.at, presses_at)
+        # Where jobs can grow or be moved to faster devices, any device that comes free may be of use.
+        any_free = held_back or queue.blocked or len(view.layout.kinds) > 1 or view.reclaims
+        min_free = 0 if any_free or _elastic(jobs) else reach.least_free(still, wants, kept)
+        return Wake(
+            at=min((at for at in times if at > now), default=0),
+            min_free=min_free,
+            after_run=preempts.after_run,
+            awaited=tuple(jobs.id[queue.served].tolist()) if min_free and queue.share_used else (),
+            patience=self._patience(view, kept),
+        )
+
+    def _preempts(self, composer: Composer, reach: Reach, wants: Column, held_back: bool) -> PreemptionWake:
+        """When rows of ``wants`` (flags) may preempt others that start now or have not run for long enough."""
+        view, min_run = composer.view, self._min_run(composer.view)
+        later = starting(view, composer.started) | young_rows(view, min_run)
+        least = -1.0 if held_back else reach.least_key(wants, later)
+        if least is None:
+            return PreemptionWake()
+        # Where images are dear, a young job is not asked for one as soon as it may be: devices come free before that.
+        pause = pause_us(view.jobs)
+        patient = np.where(pause > SHORT_PAUSE_US, np.maximum(min_run, PAYBACK * pause), min_run).astype(np.int64)
+        return preemption_wake(composer, least, min_run, patient)
+
+    def _grows_at(self, view: View, composer: Composer) -> int:
+        """When the next row may be resized or moved to faster devices, where some are free and none waits; 0 for never."""
         jobs, now = view.jobs, view.now
-        times, after_run = [], -1
-        still = jobs.waiting
-        if composer.started:
-            still = still.copy()
-            still[composer.started] = False
-        if np.count_nonzero(still):
-            min_run = self._min_run(view)
-            times += [next_settled(view, min_run), queue.next_at(), headroom.opens_at()]
-            least_key = -1 if np.count_nonzero(queue.overdue & still) else int(judged.key[still].min())
-            # Where images are dear, a young job is not asked for one as soon as it may be: devices come free before that.
-            pause = pause_us(jobs)
-            patient = np.where(pause > SHORT_PAUSE_US, np.maximum(min_run, PAYBACK * pause), min_run).astype(np.int64)
-            after_run = settles_after(view, patient, judged.key, least_key, composer.started)
-            slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > view.now)).nonzero()[0]
-            times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
-        elif any(composer.board.free_total):
-            slow = ((jobs.rate > 0) & (jobs.rate < FULL_RATE) & (now - jobs.run_since < self.resize_us)).nonzero()[0]
-            times += [int(jobs.run_since[slow].min()) + self.resize_us] if len(slow) else []
-            young = (self._growable(view) & (now - jobs.run_since < self.resize_us)).nonzero()[0]
+        if not any(composer.board.free_total):
+            return 0
+        times = []
+        for rows in ((jobs.rate > 0) & (jobs.rate < FULL_RATE), self._growable(view)):
+            young = (rows & (now - jobs.run_since < self.resize_us)).nonzero()[0]
             times += [int(jobs.run_since[young].min()) + self.resize_us] if len(young) else []
-        return Wake(at=min((at for at in times if at > now), default=0), after_run=after_run)
+        return min((at for at in times if at > now), default=0)
+
+    def _patience(self, view: View, kept: int) -> Patience:
+        """A standard job preempts none until it presses: one that needs more than is free may wait for its plan until then."""
+        idle_share = float(IDLE_SHARE[_STANDARD_TIER]) * math.exp(-SIGMAS * view.estimate_sigma)
+        due = ((1 - max(self.pressing, BRIEF_PRESSING)) * idle_share, 0), (idle_share, LEAST_MARGIN_US)
+        return Patience(_STANDARD_TIER, kept, _PATIENT_US, due)
+
+
+def _may_preempt(jobs: JobColumns, judged: Promise) -> Column:
+    may: Column = (judged.cls != _STANDARD) | (jobs.tier == _BASIC_TIER)
+    return may
+
+
+def _elastic(jobs: JobColumns) -> bool:
+    return bool(np.count_nonzero(jobs.floor < jobs.demand))
 
 
 def _cost(view: View, judged: Promise) -> Column:

@@ -18,7 +18,8 @@ from ...model.view import View
 from ...plan.order import OrderTerm, QueueOrder
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
-from ..preferences import Preferences, starting, suspendable
+from ..preferences import Preferences, suspendable
+from ..wakes import starting
 from .preemptive import compose, preemptive_wake
 
 _QUEUE_BIT = 53

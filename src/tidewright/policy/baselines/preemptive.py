@@ -7,7 +7,8 @@ import numpy as np
 from ...model.view import View
 from ...plan.plan import Plan, Wake
 from ..compose import Composer
-from ..preferences import Preferences, next_settled, settles_after
+from ..preferences import Preferences
+from ..wakes import preemption_wake
 
 
 def preemptive_plan(view: View, preferences: Preferences, min_run_us: int) -> Plan:
@@ -22,12 +23,8 @@ def preemptive_wake(view: View, preferences: Preferences, composer: Composer, mi
     waits[composer.started] = False
     if not np.count_nonzero(waits):
         return Wake(at=at)
-    key = preferences.key
-    times = (at, next_settled(view, min_run_us))
-    return Wake(
-        at=min((one for one in times if one > view.now), default=0),
-        after_run=settles_after(view, min_run_us, key, int(key[waits].min()), composer.started),
-    )
+    wake = preemption_wake(composer, preferences.key[waits].min().item(), min_run_us, min_run_us)
+    return Wake(at=min((one for one in (at, wake.at) if one > view.now), default=0), after_run=wake.after_run)
 
 
 def compose(view: View, preferences: Preferences) -> Composer:

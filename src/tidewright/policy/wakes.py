@@ -1,0 +1,157 @@
+"""When the next plan could preempt for a row that waits, and this one could not: most running rows can be preempted at once, and
+another plan is for those that only start now, or have not run for long enough."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+
+from ..model.job import Level, State
+from ..model.node import Allocation, device_count
+from ..model.table import Column
+from ..model.view import View
+from ..placement.could_hold import could_hold
+from .compose import Composer
+from .preferences import first_rows
+from .shapes import Shape
+
+_RUNNING, _NONE = int(State.RUNNING), int(Level.NONE)
+_STARTING, _RESUMING = int(State.STARTING), int(State.RESUMING)
+
+
+class PreemptionWake(Struct, frozen=True):
+    """``at``: when the next running row can be preempted for one that waits, absolute (0: none); ``after_run``: how long after it
+    has begun to run a row can be that does not run yet (-1: none). Microseconds. See ``plan.Wake``."""
+
+    at: int = 0
+    after_run: int = -1
+
+
+def preemption_wake(
+    composer: Composer, least_key: float, min_run_us: int | Column, patient_us: int | Column
+) -> PreemptionWake:
+    """The wake for a waiting row of ``least_key``. A running row with a greater key can be preempted after ``min_run_us``, one
+    that does not run yet is asked for it after ``patient_us``."""
+    view, jobs = composer.view, composer.jobs
+    able = (jobs.level > _NONE) & (composer.preferences.key > least_key)
+    young = (young_rows(view, min_run_us) & able).nonzero()[0] if np.count_nonzero(min_run_us) else ()
+    later = (starting(view, composer.started) & able).nonzero()[0]
+    at = int((jobs.run_since + min_run_us)[young].min()) if len(young) else 0
+    after = patient_us[later].min() if len(later) and isinstance(patient_us, np.ndarray) else patient_us
+    return PreemptionWake(at, int(after) if len(later) else -1)
+
+
+def young_rows(view: View, min_run_us: int | Column) -> Column:
+    """Running rows that have not run for ``min_run_us``. Shape (n,), bool."""
+    found: Column = (view.jobs.state == _RUNNING) & (view.now - view.jobs.run_since < min_run_us)
+    return found
+
+
+def starting(view: View, started: list[int]) -> Column:
+    """Rows that do not run yet but will without another plan, those ``started`` by this one too. Shape (n,), bool."""
+    jobs = view.jobs
+    found: Column = (jobs.state == _STARTING) | (jobs.state == _RESUMING)
+    found[started] = True
+    return found
+
+
+class Reach:
+    """Which waiting rows could have devices if all rows with greater keys could be preempted, those too that do not run yet."""
+
+    def __init__(self, composer: Composer, kept: Allocation, never: Column) -> None:
+        """``kept``: devices that are free and are not on the composer's board. ``never``: flags of rows that stay."""
+        self._composer, self._jobs, self._key = composer, composer.jobs, composer.preferences.key
+        self._kept, self._never = (*composer.reserved, *kept), never
+        self.free = sum(composer.board.free_total) + device_count(self._kept)
+        """Devices that are free in all after the plan."""
+
+    def least_key(self, waiting: Column, later: Column) -> float | None:
+        """Key of the most wanted of the ``waiting`` rows (flags) that could have devices when those of ``later`` (flags) with
+        greater keys can be preempted as well; None for none. A necessary condition."""
+        jobs, key = self._jobs, self._key
+        keys = key[later & (jobs.level > _NONE)]
+        if not len(keys):
+            return None
+        rows = (waiting & (key < np.maximum.reduce(keys))).nonzero()[0]
+        if not len(rows):
+            return None
+        rows = rows[self._missing(rows) <= 0]
+        rows = first_rows(rows, key, jobs.id, len(rows)) if len(rows) > 1 else rows
+        # Later rows have fewer others to preempt, so what one could not have none of its shape could.
+        tried: dict[Shape, bool] = {}
+        for row, shape in zip(rows.tolist(), self._composer.shapes(rows), strict=True):
+            if shape in tried:
+                continue
+            if self._could_hold(row):
+                found: float = key.item(row)
+                return found
+            tried[shape] = False
+        return None
+
+    def least_free(self, waiting: Column, preempting: Column, kept: int) -> int:
+        """``Wake.min_free``: so many devices are free in all before another of the ``waiting`` rows (flags) could start. Those of
+        ``preempting`` may preempt. ``kept``: devices that are kept from the others."""
+        jobs = self._jobs
+        least, rows = jobs.floor[waiting], preempting.nonzero()[0]
+        if not len(least) or (np.count_nonzero(jobs.memory) or jobs.resourced):
+            return 0
+        found = int(least.min()) + kept
+        return max(min(found, self.free + int(self._missing(rows).min())), 0) if len(rows) else found
+
+    @cached_property
+    def _others(self) -> Column:
+        """Rows that could be preempted at some time, the most wanted first."""
+        jobs, displaced = self._jobs, self._composer.displaced
+        others = jobs.active | jobs.reserved
+        others[self._composer.started] = True
+        others &= jobs.level > _NONE
+        if displaced:
+            others[list(displaced)] = False
+        others &= ~self._never
+        rows = others.nonzero()[0]
+        ordered: Column = rows[self._key[rows].argsort()]
+        return ordered
+
+    def _devices(self, rows: Column) -> Column:
+        """How many each of ``rows`` has; one that does not run yet, at most."""
+        held: Column = self._jobs.held[rows]
+        return np.where(held > 0, held, self._jobs.demand[rows])
+
+    def _missing(self, rows: Column) -> Column:
+        """Devices that each of ``rows`` would lack with those of all with greater keys, wherever these lie; 0 or less: none."""
+        jobs, others = self._jobs, self._others
+        passed = np.zeros(len(others) + 1, np.int64)
+        self._devices(others).cumsum(out=passed[1:])
+        least = self._key[others].searchsorted(self._key[rows], side="right")
+        missing: Column = jobs.floor[rows] - (passed[-1] - passed[least]) - self.free
+        return np.where(jobs.shares[rows], 0, missing) if np.count_nonzero(jobs.memory) or jobs.resourced else missing
+
+    def _could_hold(self, row: int) -> bool:
+        """Whether they lie so that the row could have its devices."""
+        keys, nodes, counts = self._parts
+        at = keys.searchsorted(self._key.item(row), side="right")
+        gain = np.bincount(nodes[at:], counts[at:], len(self._composer.view.layout.nodes))
+        for part in self._kept:
+            gain[part.node] += part.mask.bit_count()
+        return could_hold(self._composer.board, self._composer.request(row), gain.tolist())
+
+    @cached_property
+    def _parts(self) -> tuple[Column, Column, Column]:
+        """Keys, nodes and numbers of devices of what could be freed on each node, the most wanted first."""
+        jobs, view, rows = self._jobs, self._composer.view, self._others
+        lone = jobs.lone_node[rows]
+        spread = rows[lone == 0].tolist()
+        placed = self._composer.allocations
+        parts: list[tuple[int, int, int]] = []
+        for row in spread:
+            job = jobs.id.item(row)
+            held = placed.get(row) or view.allocations.get(job) or view.reservations[job]
+            parts += [(row, part.node, part.mask.bit_count()) for part in held]
+        single = rows[lone > 0]
+        alone = np.stack([single, lone[lone > 0] - 1, self._devices(single)], axis=1)
+        listed = np.concatenate([alone, np.array(parts, np.int64).reshape(-1, 3)])
+        keys = self._key[listed[:, 0]]
+        order = keys.argsort(kind="stable")
+        return keys[order], listed[order, 1], listed[order, 2]
