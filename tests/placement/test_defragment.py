@@ -19,6 +19,10 @@ def request(count: int, kinds: int = 1, placement: str = "consolidate") -> Reque
     return Request(count, (kinds,), placement=placement)
 
 
+def asked(one: MigrationCandidate) -> Request:
+    return request(one.devices)
+
+
 def scattered(
     board: Board, held: dict[int, list[int]], costs: dict[int, float] | None = None
 ) -> list[MigrationCandidate]:
@@ -29,7 +33,7 @@ def scattered(
             mine = (Part(node, lowest(board.free[node], count)),)
             board.acquire(mine)
             row = len(found)
-            found.append(MigrationCandidate(row, mine, request(count), (costs or {}).get(row, 1.0) * count))
+            found.append(MigrationCandidate(row, mine, count, (costs or {}).get(row, 1.0) * count))
     return found
 
 
@@ -37,7 +41,7 @@ def test_a_node_is_cleared_into_the_gap_of_another() -> None:
     board = Board(Layout.of(pool(2)))
     candidates = scattered(board, {0: [6], 1: [2]})
     assert place(board, request(8)) is None
-    found = defragment(board, request(8), candidates)
+    found = defragment(board, request(8), candidates, asked)
     assert found is not None and found.allocation == (Part(1, 0xFF),)
     assert found.migrated == ((1, (Part(0, 0xC0),)),) and found.cost == 2.0
     assert sum(board.free_total) == 0
@@ -47,21 +51,21 @@ def test_what_cannot_be_had_leaves_the_board_alone() -> None:
     board = Board(Layout.of(pool(2)))
     candidates = scattered(board, {0: [6], 1: [3]})
     before = board.free.copy()
-    assert defragment(board, request(8), candidates) is None and board.free == before
-    assert defragment(board, request(7), candidates[:1]) is None and board.free == before
+    assert defragment(board, request(8), candidates, asked) is None and board.free == before
+    assert defragment(board, request(7), candidates[:1], asked) is None and board.free == before
 
 
 def test_the_cheaper_of_two_nodes_is_cleared() -> None:
     board = Board(Layout.of(pool(3)))
     candidates = scattered(board, {0: [4], 1: [4], 2: [4]}, {0: 9.0, 1: 1.0, 2: 5.0})
-    found = defragment(board, request(8), candidates)
+    found = defragment(board, request(8), candidates, asked)
     assert found is not None and [row for row, _ in found.migrated] == [1]
 
 
 def test_a_job_of_two_nodes_has_both_cleared() -> None:
     board = Board(Layout.of(pool(4)))
     candidates = scattered(board, {0: [4], 1: [4], 2: [4], 3: [4]})
-    found = defragment(board, request(16), candidates)
+    found = defragment(board, request(16), candidates, asked)
     assert found is not None and device_count(found.allocation) == 16 and len(found.migrated) == 2
 
 
@@ -82,14 +86,14 @@ def test_migrations_can_be_made_one_after_the_other(seed: int) -> None:
     wanted = request(dice.choice((2, 4, 8, 12, 16)), dice.choice((1, 2, 3)) if len(board.layout.kinds) > 1 else 1)
     if place(board, wanted) is not None:
         return
-    found = defragment(board, wanted, movable)
+    found = defragment(board, wanted, movable, asked)
     if found is None:
         assert board.free == again.free and board.free_total == again.free_total
         return
     mine = {one.row: one for one in movable}
     for row, elsewhere in found.migrated:
         again.release(mine[row].allocation)
-        assert again.fits(elsewhere) and device_count(elsewhere) == mine[row].request.count
+        assert again.fits(elsewhere) and device_count(elsewhere) == asked(mine[row]).count
         again.acquire(elsewhere)
     assert again.fits(found.allocation) and wanted.reject(found.allocation, board.layout) is None
     again.acquire(found.allocation)

@@ -98,7 +98,7 @@ class Book(ImageCatalog):
         return View(
             max(now, self.now), self.revision, self.table, self.board, self.specs, self.allocations, self.reservations,
             self.image_nodes, self.avoided, rates.estimator(self), self.policy_state, self.run_times.sigma, self.tolerances,
-            self.services.reclaims(), self.settings.freeze_kinds,
+            self.services.reclaims(), self.settings.freeze_kinds, self.settings.explained,
         )  # fmt: skip
 
     def own(self) -> None:

@@ -6,7 +6,7 @@ from ..model.cause import Cause, Code, reported
 from ..model.job import Level, State
 from ..model.job_record import Cooldown
 from . import events as ev
-from . import images, pauses, periodic, rates
+from . import images, pauses, periodic, rates, waking
 from .book import HELD, QUEUED, RUNNING, SUSPENDED, Book
 from .ledger import over_limit
 from .lifecycle import transition
@@ -188,8 +188,7 @@ def suspended(book: Book, event: ev.Suspended) -> None:
     held, replan = record.user_hold is not None, record.replan_on_release
     because = book.hold_reason(job) if held else None
     transition(book, job, HELD if held else SUSPENDED, because[1] if because else Code.RELEASED_DEVICES())
-    replan = replan or any(book.board.free_total) or bool(book.board.partial)
-    if replan and not held:
+    if (replan or waking.enough_free(book, job)) and not held:
         book.note_arrival(job)
     serve(book, nodes)
     if record.reservation is not None:

@@ -69,6 +69,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     """Pause before the next planning round after the planner has failed."""
     forecasts: bool = True
     """Whether submissions are answered with a warning when promised GPU fractions outgrow the pool; simulations need none."""
+    explained: bool = True
+    """Whether plans say what keeps the first jobs of the queue from starting; simulations need none."""
     history_length: int = field(name="story_length", default=64)
     """Entries kept of a job's history; 0 keeps none (long simulations)."""
     remembered_answers: int = 20_000

@@ -37,6 +37,13 @@ def plan_worthwhile(book: Book) -> bool:
     return book.freed and wake.on_free and sum(book.board.free_total) >= wake.min_free
 
 
+def enough_free(book: Book, job: int) -> bool:
+    """Whether so much is free that a job, which has just released its devices, or another one might start on it."""
+    free = sum(book.board.free_total)
+    least = min(book.wake.min_free, book.specs[job].floor)
+    return free >= max(least, 1) or bool(book.board.partial)
+
+
 def left_queue(book: Book) -> None:
     """A job does not wait for devices any more: others are first now, who may need fewer than those that the last plan waits for
     (``Wake.min_free``), or lie among those that it looked at (``Wake.behind``)."""

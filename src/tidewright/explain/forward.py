@@ -44,7 +44,7 @@ class ForwardRun:
     def __init__(self, image: bytes, planner: Planner, costs: Costs, dice: Random, to_come: Iterator[Arrival]) -> None:
         engine = self.engine = Engine.restore(image)
         quiet = msgspec.structs.replace(
-            engine.settings, checkpoints=False, forecasts=False, history_length=0, check_every=1 << 30
+            engine.settings, checkpoints=False, forecasts=False, history_length=0, explained=False, check_every=1 << 30
         )
         engine.enforce(quiet)
         self.planner, self.to_come, self.dice = planner, to_come, dice

@@ -17,7 +17,7 @@ from ..model.node import device_count
 from ..model.rate import FULL_RATE
 from ..placement.defragment import defragment
 from ..plan.explain import Change
-from ..policy.consolidate import comes_back, migration_candidates
+from ..policy.consolidate import comes_back, elsewhere, migration_candidates
 from .ahead import ahead_of
 from .draws import unending
 from .search import SINGLES, TOGETHER, ChangeSearch
@@ -36,7 +36,7 @@ def moves(search: ChangeSearch) -> Iterator[Change]:
     if board.free_in(request.kinds) < request.count:
         return
     able = view.jobs.active & (view.jobs.run_since >= 0) & comes_back(view.jobs)
-    found = defragment(board, request, migration_candidates(view, able, _MIGRATED))
+    found = defragment(board, request, migration_candidates(view, able, _MIGRATED), lambda one: elsewhere(view, one))
     if found is None or not found.migrated:
         return
     search.look("move")

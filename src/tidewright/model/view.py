@@ -19,6 +19,7 @@ _WAITING = (int(State.QUEUED), int(State.SUSPENDED))
 _USUAL = (
     "id", "state", "tier", "level", "placement", "reserved", "submit", "wait_since", "run_since", "demand", "floor", "ranks",
     "held", "rate", "kinds", "memory", "ideal", "accrued", "held_milli", "expected", "pinned_node", "save_us", "restore_us",
+    "since", "waived", "deadline", "weight", "restore_kind",
 )  # fmt: skip
 """Columns that nearly every plan looks at."""
 _ACTIVE = (int(State.STARTING), int(State.RUNNING), int(State.RESUMING))
@@ -131,6 +132,7 @@ class View:
         "allocations",
         "avoid",
         "estimate_sigma",
+        "explained",
         "freeze_kinds",
         "image_nodes",
         "jobs",
@@ -162,6 +164,7 @@ class View:
         tolerances: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
         reclaims: tuple[ReclaimTerms, ...] = (),
         freeze_kinds: tuple[str, ...] = (),
+        explained: bool = True,
     ) -> None:
         self.now = now
         self.revision = revision
@@ -190,6 +193,8 @@ class View:
         """What services with a reclaim deadline may claim."""
         self.freeze_kinds = freeze_kinds
         """Kinds of devices that a job releases when it is frozen."""
+        self.explained = explained
+        """Whether a plan is to say what keeps jobs from starting."""
         table.lend(self)
 
     def freezes(self, job: int) -> bool:

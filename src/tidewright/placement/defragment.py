@@ -6,12 +6,13 @@ refuses to know what a migration gains and whether it is worth it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from ..model.board import ALL_NODES, Board
-from ..model.node import Allocation, bits, device_count
+from ..model.node import Allocation, bits
 from ..plan.request import Request
 from .find import place, split
 
@@ -20,12 +21,15 @@ _NODES = 16
 
 
 class MigrationCandidate(Struct, frozen=True):
-    """A running row on one node that may be moved, what it may have elsewhere, and the device-microseconds that costs."""
+    """A running row on one node that may be moved, its devices, and the device-microseconds that moving it costs."""
 
     row: int
     allocation: Allocation
-    request: Request
+    devices: int
     cost: float
+
+
+_Wanted: TypeAlias = Callable[[MigrationCandidate], Request]
 
 
 class Defragmentation(Struct, frozen=True):
@@ -36,8 +40,14 @@ class Defragmentation(Struct, frozen=True):
     cost: float
 
 
-def defragment(board: Board, request: Request, candidates: Iterable[MigrationCandidate]) -> Defragmentation | None:
+def defragment(
+    board: Board,
+    request: Request,
+    candidates: Iterable[MigrationCandidate],
+    wanted: _Wanted,
+) -> Defragmentation | None:
     """The cheapest room found for ``request``, taken on the board with the migrations; None (board untouched) for none.
+    ``wanted``: what a candidate may have elsewhere; few are asked for it.
 
     Searches one kind at a time, node by node, cheapest first: not every room that there is.
     """
@@ -49,7 +59,7 @@ def defragment(board: Board, request: Request, candidates: Iterable[MigrationCan
     mark = board.mark()
     for kinds in request.groups:
         for kind in bits(kinds):
-            found = _on_kind(board, request, kind, on) if board.free_in(1 << kind) >= request.count else None
+            found = _on_kind(board, request, kind, on, wanted) if board.free_in(1 << kind) >= request.count else None
             if found is not None:
                 return found
             board.undo(mark)
@@ -57,7 +67,7 @@ def defragment(board: Board, request: Request, candidates: Iterable[MigrationCan
 
 
 def _on_kind(
-    board: Board, request: Request, kind: int, on: dict[int, list[MigrationCandidate]]
+    board: Board, request: Request, kind: int, on: dict[int, list[MigrationCandidate]], wanted: _Wanted
 ) -> Defragmentation | None:
     parts = split(request, kind, board.layout)
     if parts is None:
@@ -68,7 +78,7 @@ def _on_kind(
         needs = [parts[1]] * parts[0] + ([parts[2]] if parts[2] else [])
     cleared, migrated, cost = 0, [], 0.0
     for need in needs:
-        node, moves, price = _clear_one(board, request, kind, need, on, cleared)
+        node, moves, price = _clear_one(board, request, kind, need, on, cleared, wanted)
         if node < 0:
             return None
         cleared |= 1 << node
@@ -83,7 +93,13 @@ def _on_kind(
 
 
 def _clear_one(
-    board: Board, request: Request, kind: int, need: int, on: dict[int, list[MigrationCandidate]], cleared: int
+    board: Board,
+    request: Request,
+    kind: int,
+    need: int,
+    on: dict[int, list[MigrationCandidate]],
+    cleared: int,
+    wanted: _Wanted,
 ) -> tuple[int, list[tuple[int, Allocation]], float]:
     """(node, migrations made on the board, their cost) of the cheapest node with ``need`` devices free; node -1 for none."""
     best: tuple[float, int] | None = None
@@ -91,7 +107,7 @@ def _clear_one(
         if best is not None and price >= best[0]:
             break
         mark = board.mark()
-        moves = _clear(board, node, need, on.get(node, []), cleared)
+        moves = _clear(board, node, need, on.get(node, []), cleared, wanted)
         board.undo(mark)
         if moves is not None:
             cost = sum(one.cost for one, _ in moves)
@@ -100,7 +116,7 @@ def _clear_one(
     if best is None:
         return -1, [], 0.0
     cost, node = best
-    made = _clear(board, node, need, on.get(node, []), cleared)
+    made = _clear(board, node, need, on.get(node, []), cleared, wanted)
     assert made is not None
     return node, [(one.row, allocation) for one, allocation in made], cost
 
@@ -116,22 +132,22 @@ def _prices(
                 yield 0.0, node
                 continue
             mine = on.get(node, ())
-            if free + sum(device_count(one.allocation) for one in mine) >= need:
-                rates = sorted(one.cost / device_count(one.allocation) for one in mine)
+            if free + sum(one.devices for one in mine) >= need:
+                rates = sorted(one.cost / one.devices for one in mine)
                 yield rates[0] * (need - free), node
 
 
 def _clear(
-    board: Board, node: int, need: int, candidates: list[MigrationCandidate], cleared: int
+    board: Board, node: int, need: int, candidates: list[MigrationCandidate], cleared: int, wanted: _Wanted
 ) -> list[tuple[MigrationCandidate, Allocation]] | None:
     """Migrate candidates off a node, cheapest per device first, until ``need`` devices are free; None if that cannot be."""
     moves: list[tuple[MigrationCandidate, Allocation]] = []
     elsewhere = ALL_NODES & ~(1 << node) & ~cleared
-    for one in sorted(candidates, key=lambda one: (one.cost / device_count(one.allocation), one.row)):
+    for one in sorted(candidates, key=lambda one: (one.cost / one.devices, one.row)):
         if board.free[node].bit_count() >= need:
             break
         board.release(one.allocation)
-        found = place(board, one.request, elsewhere)
+        found = place(board, wanted(one), elsewhere)
         if found is None or not _same_kind(board, found, node):
             board.acquire(one.allocation)
             continue

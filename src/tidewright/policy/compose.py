@@ -410,5 +410,7 @@ class Composer:
         return Plan(self.view.revision, tuple(moves), tuple(gangs), wake, self._blocked())
 
     def _blocked(self) -> tuple[Blocked, ...]:
+        if not self.view.explained:
+            return ()
         rows = islice((row for row in dict.fromkeys(self.unplaced) if not self._placed[row]), _EXPLAINED)
         return tuple(limit(self.view, self.board, int(self.jobs.id[row]), self.request(row)) for row in rows)

@@ -10,7 +10,7 @@ from ..model.node import device_count
 from ..model.table import Column
 from ..model.view import JobColumns, View
 from ..placement.defragment import MigrationCandidate, defragment
-from ..plan.request import row_request
+from ..plan.request import Request, row_request
 from .compose import Composer
 
 _ROWS = 256
@@ -25,7 +25,9 @@ def consolidate(composer: Composer, row: int, movable: Column, most_cost: float)
     if not board.free_in(request.kinds) >= request.count:
         return False
     mark = board.mark()
-    found = defragment(board, request, migration_candidates(composer.view, migratable(composer, movable)))
+    view = composer.view
+    candidates = migration_candidates(view, migratable(composer, movable))
+    found = defragment(board, request, candidates, lambda one: elsewhere(view, one))
     if found is None or not found.migrated or found.cost > most_cost:
         board.undo(mark)
         return False
@@ -50,14 +52,18 @@ def migration_candidates(view: View, able: Column, most: int = _ROWS) -> list[Mi
     """The rows of ``able`` (flags) that are on one node, of the ``most`` whose pause costs least."""
     jobs, rows = view.jobs, np.flatnonzero(able)
     cost = victim_cost(jobs)[rows]
-    found = []
-    for at in np.argsort(cost, kind="stable")[:most].tolist():
-        row = rows.item(at)
-        job = jobs.id.item(row)
-        mine = view.allocations[job]
-        if len(mine) == 1:
-            wanted = row_request(
-                view.layout, view.specs[job], jobs, row, mine, device_count(mine), view.avoid.get(job, 0)
-            )
-            found.append(MigrationCandidate(row, mine, wanted, cost.item(at)))
-    return found
+    order = np.argsort(cost, kind="stable")[:most]
+    rows, cost = rows[order], cost[order]
+    single = jobs.lone_node[rows] > 0
+    picked = rows[single]
+    listed = zip(picked.tolist(), jobs.id[picked].tolist(), cost[single].tolist(), strict=True)
+    held = ((row, view.allocations[job], price) for row, job, price in listed)
+    return [MigrationCandidate(row, mine, device_count(mine), price) for row, mine, price in held]
+
+
+def elsewhere(view: View, one: MigrationCandidate) -> Request:
+    """What a row may have on other nodes."""
+    job = view.jobs.id.item(one.row)
+    return row_request(
+        view.layout, view.specs[job], view.jobs, one.row, one.allocation, one.devices, view.avoid.get(job, 0)
+    )

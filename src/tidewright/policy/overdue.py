@@ -105,6 +105,8 @@ class OverdueQueue:
         self.jobs = view.jobs
         self.overdue = overdue(view, limit)
         self._left = left
+        self._quanta: Column = np.zeros(0, np.int64)
+        """When quanta end of rows beyond the share, absolute microseconds; of those that do not run yet at the earliest."""
         self.served = self._served()
         self.blocked = self.share_used = False
         """Whether a row that may preempt ahead of all others found no room; whether rows wait for the share of others."""
@@ -142,7 +144,7 @@ class OverdueQueue:
         """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
         view, jobs, limit = self.view, self.jobs, self.limit
         running = jobs.state == _RUNNING
-        self._began = began = np.where(running, jobs.run_since, jobs.since)
+        began = np.where(running, jobs.run_since, jobs.since)
         served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.reserved)
         rows = served.nonzero()[0]
         if len(rows):
@@ -150,6 +152,7 @@ class OverdueQueue:
             beyond = self._devices[rows].cumsum() > limit.devices(view.capacity)
             ripe = running[rows] & (view.now - began[rows] >= limit.quantum_us)
             served[rows[beyond & ripe]] = False
+            self._quanta = began[rows[beyond & ~ripe]] + limit.quantum_us
         return served
 
     def _kept_from(self, row: int) -> Column:
@@ -211,11 +214,9 @@ class OverdueQueue:
         after = np.where(jobs.floor[rows] <= free, limit.max_wait_us, self._patience[rows])
         at = (since + after)[view.now - since < after]
         times = [int(at.min())] if len(at) else []
-        ends = self._began[self.served] + limit.quantum_us
-        ends = ends[ends > view.now]
-        times += [int(ends.min())] if len(ends) else []
+        times += [int(self._quanta.min())] if len(self._quanta) else []
         if np.count_nonzero(self.overdue):
-            times.append(view.now + limit.quantum_us)
+            times += [view.now + limit.quantum_us] if self.blocked else []
             spacing = self._spacing[self.overdue & (self._spacing > 0)]
             times += [int((view.now + spacing - view.now % spacing).min())] if len(spacing) else []
         return min(times, default=0)

@@ -98,7 +98,9 @@ class Reach:
         if not len(least) or (np.count_nonzero(jobs.memory) or jobs.resourced):
             return 0
         found = int(least.min()) + kept
-        return max(min(found, self.free + int(self._missing(rows).min())), 0) if len(rows) else found
+        if not len(rows) or found <= self.free:
+            return found
+        return min(found, max(self.free + int(self._missing(rows).min()), 0))
 
     @cached_property
     def _others(self) -> Column:
@@ -119,13 +121,18 @@ class Reach:
         held: Column = self._jobs.held[rows]
         return np.where(held > 0, held, self._jobs.demand[rows])
 
+    @cached_property
+    def _sums(self) -> tuple[Column, Column]:
+        """Keys of those that could be preempted, and how many devices all from each on have; 0 after the last."""
+        others = self._others
+        sums = np.zeros(len(others) + 1, np.int64)
+        self._devices(others)[::-1].cumsum(out=sums[1:])
+        return self._key[others], sums[::-1]
+
     def _missing(self, rows: Column) -> Column:
         """Devices that each of ``rows`` would lack with those of all with greater keys, wherever these lie; 0 or less: none."""
-        jobs, others = self._jobs, self._others
-        passed = np.zeros(len(others) + 1, np.int64)
-        self._devices(others).cumsum(out=passed[1:])
-        least = self._key[others].searchsorted(self._key[rows], side="right")
-        missing: Column = jobs.floor[rows] - (passed[-1] - passed[least]) - self.free
+        jobs, (keys, sums) = self._jobs, self._sums
+        missing: Column = jobs.floor[rows] - sums[keys.searchsorted(self._key[rows], side="right")] - self.free
         return np.where(jobs.shares[rows], 0, missing) if np.count_nonzero(jobs.memory) or jobs.resourced else missing
 
     def _could_hold(self, row: int) -> bool:

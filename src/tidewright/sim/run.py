@@ -108,6 +108,7 @@ class Simulation:
             remembered_outcomes=len(trace) if self._depends else 0,
             checkpoints=checkpoints,
             predict=predict,
+            explained=profile.refuse,  # a refusal names its reason
         )
         self.engine = Engine(forgetful)
         self.driver = EngineDriver(self.engine, recorder)
@@ -357,11 +358,12 @@ class Simulation:
 
     def why_unfinished(self) -> dict[int, str]:
         """Row to the state in which a job that has not ended is, and the limit it waits behind where one is known."""
-        book = self.engine.book
+        book, view = self.engine.book, self.engine.view()
+        view.explained = True
+        limits = {blocked.job: blocked.reason for blocked in self.planner.plan(view).blocked}
         waiting = dict.fromkeys((*self._due, *range(self.next_row, len(self.trace))), "not submitted")
         for job, truth in self.world.jobs.items():
-            blocked = book.blocked.get(job)
-            waiting[truth.row] = book.state(job).word + (f": {blocked.reason}" if blocked else "")
+            waiting[truth.row] = book.state(job).word + (f": {limits[job]}" if job in limits else "")
         return waiting
 
     def _balance(self) -> None:
