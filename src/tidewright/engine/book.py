@@ -221,8 +221,7 @@ class Book(ImageCatalog):
         """The job has released its devices; planners are woken for those that were committed to it. Returns the nodes where some
         became physically free."""
         record = self.jobs[job]
-        allocation = record.allocation
-        if allocation is None:
+        if (allocation := record.allocation) is None:
             return []
         self.freed = self.freed or not record.leaving
         self.forced = self.forced or job in self.wake.awaited

@@ -40,7 +40,7 @@ _CHUNK = 32
 _EXPLAINED = 2
 _SHORT = 128
 """Rows up to which plain Python is faster than vectors."""
-_QUEUED, _SUSPENDED, _SUSPENDING = int(State.QUEUED), int(State.SUSPENDED), int(State.SUSPENDING)
+_QUEUED, _SUSPENDED = int(State.QUEUED), int(State.SUSPENDED)
 
 
 class Composer:
@@ -54,11 +54,13 @@ class Composer:
         """Rows that were tried and could not be placed, most wanted first."""
         self.reserved: list[Part] = []
         """What ``reserve`` keeps."""
-        self._steps: list[PlanStep] = []
+        self.steps: list[PlanStep] = []
+        """The starts decided so far."""
         self._placed = np.zeros(self.jobs.n, bool)
         self._resized: list[tuple[int, Allocation, Cause]] = []
         self._migrated: list[Migrate] = []
-        self._moved: dict[int, bool] = {}
+        self.moved: dict[int, bool] = {}
+        """Running rows that this plan suspends, shrinks, resizes or migrates."""
         self._replan: dict[int, bool] = {}
         """Preempted rows that are entitled to devices: others may have to be preempted for them."""
         self._preemptor: Preemptor | None = None
@@ -135,7 +137,7 @@ class Composer:
             rows = rows[~self._placed[rows]] if preferences.strict else self._untried(rows, shapes)
 
     def _still_waiting(self) -> Column:
-        return self.preferences.waiting & ~self._placed if self._steps else self.preferences.waiting
+        return self.preferences.waiting & ~self._placed if self.steps else self.preferences.waiting
 
     def _small_enough(self, rows: Column) -> Column:
         """Rows that ask for no more than what is free in all; of the others the most wanted is noted as unplaced."""
@@ -243,8 +245,8 @@ class Composer:
 
     def _movable(self, victims: Column | Callable[[], Column]) -> Column:
         movable = victims() if callable(victims) else victims.copy()
-        if self._moved:
-            movable[list(self._moved)] = False
+        if self.moved:
+            movable[list(self.moved)] = False
         if self.board.up.bit_count() < len(self.board.free):
             for row in np.flatnonzero(movable).tolist():
                 parts = self.view.allocations[int(self.jobs.id[row])]
@@ -299,10 +301,10 @@ class Composer:
                 node = best_fit(self.board, kinds, size, nodes)
 
     def _note(self, step: PlanStep) -> None:
-        self._steps.append(step)
+        self.steps.append(step)
         self._placed[step.row] = True
         for row in step.others:
-            self._moved[row] = True
+            self.moved[row] = True
 
     def start_after(self, row: int, room: Defragmentation) -> None:
         """Place a row on devices that migrations free; both are taken on the board already."""
@@ -315,7 +317,7 @@ class Composer:
         """Give elastic rows placed by this plan more of the devices that no other row could use, the most wanted first."""
         grown: dict[int, PlanStep] = {}
         self._forcer = None
-        for step in self._steps if any(self.board.free_total) else ():
+        for step in self.steps if any(self.board.free_total) else ():
             most = int(self.jobs.demand[step.row])
             if step.displaces or device_count(step.allocation) >= most or not any(self.board.free_total):
                 continue
@@ -327,27 +329,27 @@ class Composer:
                 grown[step.row] = step
         # What they grew onto may be left over by a later step's victims, so they are applied after all others.
         if grown:
-            self._steps = [*(step for step in self._steps if step.row not in grown), *grown.values()]
+            self.steps = [*(step for step in self.steps if step.row not in grown), *grown.values()]
 
     def grow_running(self, rows: list[int], why: Callable[[int, int], Cause]) -> None:
         """Resize running elastic rows, in this order, onto more devices while some are free."""
         self._forcer = None
         for row in rows:
-            if row in self._moved or not any(self.board.free_total):
+            if row in self.moved or not any(self.board.free_total):
                 continue
             mine = self.view.allocations[int(self.jobs.id[row])]
             self.board.release(mine)
             larger = self._larger(row, mine, int(self.jobs.demand[row]))
             self.board.acquire(larger or mine)
             if larger is not None:
-                self._moved[row] = True
+                self.moved[row] = True
                 self._resized.append((row, larger, why(row, device_count(larger))))
 
     def migrate(self, row: int, allocation: Allocation, why: Cause) -> None:
         """Move a running row to devices that are free once it has left its own."""
         self.board.release(self.view.allocations[self.jobs.id.item(row)])
         self.board.acquire(allocation)
-        self._moved[row] = True
+        self.moved[row] = True
         self._migrated.append(Migrate(self.jobs.id.item(row), allocation, why))
 
     def _larger(self, row: int, mine: Allocation, most: int) -> Allocation | None:
@@ -367,38 +369,20 @@ class Composer:
     def touched(self) -> Column:
         """Rows that this plan already moves. Shape (n,), bool."""
         flags = self._placed.copy()
-        if self._moved:
-            flags[list(self._moved)] = True
+        if self.moved:
+            flags[list(self.moved)] = True
         return flags
-
-    @property
-    def displaced(self) -> dict[int, bool]:
-        """Running rows that this plan suspends, shrinks, resizes or migrates."""
-        return self._moved
-
-    @property
-    def leaving(self) -> Column:
-        """Rows that will wait once they have released their devices. Shape (n,), bool."""
-        flags: Column = self.jobs.state == _SUSPENDING
-        for step in self._steps:
-            flags[list(step.suspended)] = True
-        return flags
-
-    @property
-    def allocations(self) -> dict[int, Allocation]:
-        """What the rows placed so far get."""
-        return {step.row: step.allocation for step in self._steps}
 
     @property
     def started(self) -> list[int]:
         """Rows placed so far."""
-        return [step.row for step in self._steps]
+        return [step.row for step in self.steps]
 
     def plan(self, wake: Wake) -> Plan:
         """Everything decided so far, as moves."""
         moves: list[Move] = []
         gangs: list[tuple[int, int]] = []
-        for step in self._steps:
+        for step in self.steps:
             first = len(moves)
             nodes = self._image_at(step.row)
             wanted = self.request(step.row) if nodes else None

@@ -108,12 +108,15 @@ class OverdueQueue:
         self._quanta: Column = np.zeros(0, np.int64)
         """When quanta end of rows beyond the share, absolute microseconds; of those that do not run yet at the earliest."""
         self.served = self._served()
+        self._granted = 0
+        """Devices given by this plan."""
         self.blocked = self.share_used = False
         """Whether a row that may preempt ahead of all others found no room; whether rows wait for the share of others."""
 
     @cached_property
     def _devices(self) -> Column:
-        return np.where(self.jobs.active, self.jobs.held, self.jobs.floor)
+        held = self.jobs.held  # 0 until it runs
+        return np.where(held > 0, held, self.jobs.floor)
 
     @cached_property
     def _patience(self) -> Column:
@@ -144,7 +147,7 @@ class OverdueQueue:
         """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
         view, jobs, limit = self.view, self.jobs, self.limit
         running = jobs.state == _RUNNING
-        began = np.where(running, jobs.run_since, jobs.since)
+        began = np.where(running, jobs.run_since, np.where(jobs.reserved, view.now, jobs.since))
         served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.reserved)
         rows = served.nonzero()[0]
         if len(rows):
@@ -174,11 +177,11 @@ class OverdueQueue:
         if not len(late):
             return True
         rows = first_rows(late, jobs.wait_since, jobs.id, len(late))
-        granted, any_served = 0, bool(np.count_nonzero(self.served))
+        any_served = bool(np.count_nonzero(self.served))
         unfit: dict[Shape, bool] = {}
         """Shapes without room: until a job is preempted, free devices only get fewer. True: nor would preempting all help."""
         for row, shape in zip(rows.tolist(), composer.shapes(rows), strict=True):
-            used = granted
+            used = self._granted
             if any_served:
                 kept = self._kept_from(row)
                 used += int(self._devices[kept[self.served[kept]]].sum())
@@ -186,7 +189,7 @@ class OverdueQueue:
                 self.share_used = True
                 break
             if shape not in unfit and composer.start(row):
-                granted += int(jobs.floor[row])
+                self._granted += int(jobs.floor[row])
                 continue
             unfit.setdefault(shape, False)
             if unfit[shape] or not self._may_force(row):
@@ -195,7 +198,7 @@ class OverdueQueue:
             lesser = others.copy()
             lesser[self._kept_from(row)] = False
             if composer.force(row, suspendable(self.view) & lesser, lambda: cost() + _EACH_US):
-                granted += int(jobs.floor[row])
+                self._granted += int(jobs.floor[row])
                 unfit = {known: True for known, unplaceable in unfit.items() if unplaceable}
                 continue
             self.blocked = True
@@ -211,12 +214,14 @@ class OverdueQueue:
         view, jobs, limit = self.view, self.jobs, self.limit
         rows = (jobs.waiting | leaving).nonzero()[0]
         since = np.where(leaving[rows], view.now, jobs.wait_since[rows])
-        after = np.where(jobs.floor[rows] <= free, limit.max_wait_us, self._patience[rows])
-        at = (since + after)[view.now - since < after]
+        waited = view.now - since
+        first = (jobs.floor[rows] <= free) & (waited < limit.max_wait_us)
+        after = np.where(first, limit.max_wait_us, self._patience[rows])
+        at = (since + after)[waited < after]
         times = [int(at.min())] if len(at) else []
         times += [int(self._quanta.min())] if len(self._quanta) else []
         if np.count_nonzero(self.overdue):
-            times += [view.now + limit.quantum_us] if self.blocked else []
+            times += [view.now + limit.quantum_us] if self.blocked or self._granted else []
             spacing = self._spacing[self.overdue & (self._spacing > 0)]
             times += [int((view.now + spacing - view.now % spacing).min())] if len(spacing) else []
         return min(times, default=0)

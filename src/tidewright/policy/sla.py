@@ -52,7 +52,7 @@ from .promise import (
 )
 from .reclaim import Reclaim
 from .upgrade import upgrade
-from .wakes import PreemptionWake, Reach, preemption_wake, starting, young_rows
+from .wakes import PreemptionWake, Reach, leaving, preemption_wake, starting, young_rows
 
 _TIER_LOSS_US = np.array([0.0, 120.0 * SECOND, 600.0 * SECOND])
 """Device time that preempting a basic, standard or premium job is taken to lose beyond its save and restore."""
@@ -246,8 +246,8 @@ class Sla:
         ``held_back``: overdue rows wait until those can be preempted that only start now.
         """
         jobs, now, kept = view.jobs, view.now, device_count(headroom.kept)
-        leaving = composer.leaving
-        still = jobs.waiting | leaving
+        parting = leaving(composer)
+        still = jobs.waiting | parting
         still[composer.started] = False
         if not np.count_nonzero(still):
             return Wake(at=self._grows_at(view, composer))
@@ -255,7 +255,7 @@ class Sla:
         preempts = self._preempts(composer, reach, wants, held_back)
         slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > now)).nonzero()[0]
         presses_at = int(judged.pressing_at[slow].min()) + 1 if len(slow) else 0
-        times = (queue.next_at(reach.free, leaving), headroom.opens_at(), preempts.at, presses_at)
+        times = (queue.next_at(reach.free, parting), headroom.opens_at(), preempts.at, presses_at)
         # Where jobs can grow or be moved to faster devices, any device that comes free may be of use.
         any_free = held_back or queue.blocked or len(view.layout.kinds) > 1 or view.reclaims
         min_free = 0 if any_free or _elastic(jobs) else reach.least_free(still, wants, kept)
@@ -269,9 +269,11 @@ class Sla:
 
     def _preempts(self, composer: Composer, reach: Reach, wants: Column, held_back: bool) -> PreemptionWake:
         """When rows of ``wants`` (flags) may preempt others that start now or have not run for long enough."""
+        if held_back:
+            return PreemptionWake(after_run=0)
         view, min_run = composer.view, self._min_run(composer.view)
         later = starting(view, composer.started) | young_rows(view, min_run)
-        least = -1.0 if held_back else reach.least_key(wants, later)
+        least = reach.least_key(wants, later)
         if least is None:
             return PreemptionWake()
         # Where images are dear, a young job is not asked for one as soon as it may be: devices come free before that.

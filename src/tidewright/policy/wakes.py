@@ -17,7 +17,7 @@ from .compose import Composer
 from .preferences import first_rows
 from .shapes import Shape
 
-_RUNNING, _NONE = int(State.RUNNING), int(Level.NONE)
+_RUNNING, _SUSPENDING, _NONE = int(State.RUNNING), int(State.SUSPENDING), int(Level.NONE)
 _STARTING, _RESUMING = int(State.STARTING), int(State.RESUMING)
 
 
@@ -55,6 +55,14 @@ def starting(view: View, started: list[int]) -> Column:
     found: Column = (jobs.state == _STARTING) | (jobs.state == _RESUMING)
     found[started] = True
     return found
+
+
+def leaving(composer: Composer) -> Column:
+    """Rows that will wait once they have released their devices. Shape (n,), bool."""
+    flags: Column = composer.jobs.state == _SUSPENDING
+    for step in composer.steps:
+        flags[list(step.suspended)] = True
+    return flags
 
 
 class Reach:
@@ -105,12 +113,12 @@ class Reach:
     @cached_property
     def _others(self) -> Column:
         """Rows that could be preempted at some time, the most wanted first."""
-        jobs, displaced = self._jobs, self._composer.displaced
+        jobs, moved = self._jobs, self._composer.moved
         others = jobs.active | jobs.reserved
         others[self._composer.started] = True
         others &= jobs.level > _NONE
-        if displaced:
-            others[list(displaced)] = False
+        if moved:
+            others[list(moved)] = False
         others &= ~self._never
         rows = others.nonzero()[0]
         ordered: Column = rows[self._key[rows].argsort()]
@@ -150,7 +158,7 @@ class Reach:
         jobs, view, rows = self._jobs, self._composer.view, self._others
         lone = jobs.lone_node[rows]
         spread = rows[lone == 0].tolist()
-        placed = self._composer.allocations
+        placed = {step.row: step.allocation for step in self._composer.steps}
         parts: list[tuple[int, int, int]] = []
         for row in spread:
             job = jobs.id.item(row)
