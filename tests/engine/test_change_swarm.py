@@ -45,7 +45,7 @@ def test_requests_of_every_kind_are_granted() -> None:
         swarm.run(150)
         for letter in granted:
             granted[letter] += swarm.granted.get(letter, 0)
-    assert min(granted.values()) > 5, granted
+    assert min(granted.values()) >= 5, granted
 
 
 @pytest.mark.full

@@ -5,14 +5,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tidewright.base.units import HOUR, MINUTE, SECOND
+from tidewright.base.units import SECOND
 from tidewright.engine.book import Book
-from tidewright.engine.commands import Launch, PlanRequest, ResumeRanks
+from tidewright.engine.commands import PlanRequest
+from tidewright.model.node import Part
+from tidewright.plan.moves import Migrate, Start
+from tidewright.policy.compose import Composer
+from tidewright.policy.preferences import Preferences
 from tidewright.policy.registry import make
+from tidewright.policy.wakes import Reach
 from tidewright.sim.clusters import load_cluster
 from tidewright.sim.run import Simulation
-from tidewright.sim.trace import Trace, make_trace
 from tidewright.sim.traces import load_trace
+from tidewright.testing.worldlet import Worldlet
 
 from ..sizes import examples
 
@@ -28,31 +33,6 @@ def run(simulation: Simulation, look: Callable[[Book], None]) -> None:
 
     engine.step_in_parts = step
     simulation.run()
-
-
-def starts(trace: Trace, cluster: str) -> dict[int, list[int]]:
-    """When each job was launched or resumed, µs."""
-    found: dict[int, list[int]] = {}
-
-    def look(book: Book) -> None:
-        for command in book.out:
-            if isinstance(command, (Launch, ResumeRanks)):
-                found.setdefault(command.job, []).append(book.now)
-
-    run(Simulation(trace, load_cluster(cluster), make("sla")), look)
-    return found
-
-
-@pytest.mark.parametrize("tier", [0, 1])
-def test_in_a_pool_where_nothing_else_happens_a_preempted_job_has_its_turn(tier: int) -> None:
-    """Its device goes to a premium job of 30 hours. It becomes overdue after 4 hours, is patient for a quantum more, and the
-    premium one is back after a quantum."""
-    hours = np.array([5.0, 30.0])
-    trace = make_trace("two", np.array([0.0, 600.0]), hours * 3600, np.array([1, 1]), tier=np.array([tier, 2], np.int8))
-    first, second = starts(trace, "1x1").values()
-    patience = 4 * HOUR + 15 * MINUTE
-    assert 0 <= first[1] - 10 * MINUTE - patience < 10 * SECOND
-    assert 0 <= second[1] - first[1] - 15 * MINUTE < 10 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -73,16 +53,76 @@ def test_where_no_plan_is_asked_for_one_would_move_nothing(trace: str, cluster: 
 
     def look(book: Book) -> None:
         asked = any(isinstance(command, PlanRequest) for command in book.out)
-        if not (asked or book.planning or book.wake.at == book.now + 1):
+        # The job that an end of a quantum waits for may be found with a plan for something else, seconds before.
+        if not (asked or book.planning or 0 < book.wake.at - book.now <= 5 * SECOND):
             moving.append(bool(planner.plan(book.view()).moves))
 
     run(simulation, look)
-    assert len(moving) > jobs and sum(moving) <= len(moving) / 50
+    assert len(moving) > jobs and sum(moving) <= len(moving) / 500
 
 
-def test_a_small_pool_that_is_overloaded_is_planned_three_times_for_each_job() -> None:
-    """Before rounds were left out that can change nothing, it was six times."""
-    jobs = 600
-    simulation = Simulation(load_trace(f"philly:{jobs}", 480), load_cluster("20x8"), make("sla"))
+def test_a_busy_pool_is_planned_less_than_twice_for_each_job() -> None:
+    """Before rounds were left out that can change nothing, it was three times."""
+    jobs = 1500
+    simulation = Simulation(load_trace(f"philly:{jobs}", 480), load_cluster("philly-480"), make("sla"))
     simulation.run()
-    assert jobs < simulation.planning_rounds < 3.5 * jobs
+    assert jobs < simulation.planning_rounds < 2 * jobs
+
+
+KEY, WAITING = np.array([5, 1]), np.array([False, True])
+
+
+def reach(world: Worldlet, **fields: object) -> Reach:
+    """Of a policy that wants the second row most."""
+    view = world.engine.view()
+    preferences = Preferences(key=KEY[: view.jobs.n], waiting=view.jobs.waiting, why=lambda row: "x")
+    return Reach(Composer(view, preferences), **{"kept": (), "never": np.zeros(view.jobs.n, bool), **fields})
+
+
+def test_a_job_that_migrates_could_be_preempted_where_it_goes() -> None:
+    """A gang of both nodes waits: one is free, and the other one will be held by the job that is on its way there."""
+    world = Worldlet(2, 8)
+    moving = world.submit(8)
+    world.plan(Start(moving, (Part(0, 255),), "x"))
+    world.obey = False
+    world.plan(Migrate(moving, (Part(1, 255),), "x"))
+    world.submit(16)
+    assert reach(world).least_key(WAITING, ~WAITING) == 1
+
+
+def test_a_job_waits_for_one_that_starts_only_if_its_devices_lie_where_they_are_wanted() -> None:
+    """On each of two nodes two devices are free, and two held: by a job that is starting, and by one that stays or does not."""
+    world = Worldlet(2, 4)
+    starting, other = world.submit(2), world.submit(2)
+    world.obey = False
+    world.plan(Start(starting, (Part(0, 3),), "x"), Start(other, (Part(1, 3),), "x"))
+    world.submit(4, placement="one-node")
+    view = world.engine.view()
+    composer = Composer(view, Preferences(key=np.array([5, 5, 1]), waiting=view.jobs.waiting, why=lambda row: "x"))
+    first, last = np.array([True, False, False]), np.array([False, False, True])
+    assert Reach(composer, (), ~first & ~last).least_key(last, first) == 1
+    assert Reach(composer, (), first).least_key(last, first) == 1
+    assert Reach(composer, (), ~last).least_key(last, first) is None
+
+
+@pytest.mark.parametrize(("overdue", "least"), [(False, 7), (True, 4)])
+def test_devices_that_are_kept_free_are_kept_from_jobs_that_are_not_overdue(overdue: bool, least: int) -> None:
+    world = Worldlet(1, 8)
+    first = world.submit(5)
+    world.plan(Start(first, (Part(0, 31),), "x"))
+    world.submit(4)
+    none, first_served = np.zeros(2, bool), WAITING & overdue
+    assert reach(world, kept=(Part(0, 224),)).least_free(WAITING, none, 3, first_served) == least
+
+
+@pytest.mark.parametrize(("key", "least"), [(1, 4), (9, 8)])
+def test_a_job_that_may_preempt_lacks_what_the_others_do_not_have(key: int, least: int) -> None:
+    """Five devices are held by the other job, and none is free: with these it lacks three, or eight of its own."""
+    world = Worldlet(1, 8)
+    first = world.submit(4)
+    world.plan(Start(first, (Part(0, 15),), "x"))
+    world.submit(8)
+    view = world.engine.view()
+    preferences = Preferences(key=np.array([5, key]), waiting=view.jobs.waiting, why=lambda row: "x")
+    found = Reach(Composer(view, preferences), (), np.zeros(2, bool)).least_free(WAITING, WAITING, 0, ~WAITING & False)
+    assert found == least

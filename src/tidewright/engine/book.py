@@ -224,7 +224,7 @@ class Book(ImageCatalog):
         if (allocation := record.allocation) is None:
             return []
         self.freed = self.freed or not record.leaving
-        self.forced = self.forced or job in self.wake.awaited
+        self.forced = self.forced or job in self.wake.on_end
         frozen = bool(record.spec.memory) and record.suspended_as == "process" and self._pinned(job)
         self.mark_leaving(job, frozen)
         del self.allocations[job]

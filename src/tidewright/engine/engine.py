@@ -167,6 +167,7 @@ class Engine:
         if plan.state is not None:
             book.policy_state = plan.state.policy, plan.state.data
         waking.set_timer(book)
+        waking.ended_meanwhile(book)
         for job in apply_plan(book, plan, self.refused_moves):
             if job in book.reservations:  # a later move of the same plan may have stopped it
                 reports.try_launch(book, job)

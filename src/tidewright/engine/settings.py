@@ -9,10 +9,18 @@ from ..model.job import Level
 from ..model.rate import RateSettings
 from ..model.splice import LINEAR, OVERHEAD_MILLI
 
+RULES = 1
+"""The rules of today, see ``EngineSettings.rules``."""
+
 
 class EngineSettings(Struct, frozen=True, kw_only=True):
     """Times in microseconds. The defaults describe a pool whose jobs can all be imaged and moved (a simulation)."""
 
+    rules: int = 0
+    """Which answers the engine gives: a journal is replayed by those of the version that wrote it. 1, from 2026-11-29 on: a job
+    that needs more devices than the pool has of any one kind is refused; a plan is followed by another one if a job has begun to
+    run while it was made, or a waiting job is held or has ended; a suspended job is no reason for one where less is free than the
+    last one waits for."""
     auto_level: int = int(Level.FULL)
     """What ``preempt: auto`` means for a job of one rank where not every node of its allocation takes full images."""
     gang_level: int = int(Level.FULL)
@@ -85,7 +93,7 @@ def live_settings(**changes: int | tuple[str, ...]) -> EngineSettings:
 
     base = EngineSettings(
         auto_level=int(Level.FREEZE), gang_level=int(Level.NONE), save_us=50 * MS, restore_us=20 * MS,
-        shared_images=False, checkpoints=True, splice_milli=OVERHEAD_MILLI, max_ranks_per_device=16,
+        shared_images=False, checkpoints=True, splice_milli=OVERHEAD_MILLI, max_ranks_per_device=16, rules=RULES,
     )  # fmt: skip
     switches = {one.name for one in msgspec.structs.fields(EngineSettings) if isinstance(one.default, bool)}
     # A settings file writes switches as 0 and 1; the journal keeps them as what they are.

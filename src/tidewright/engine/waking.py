@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..model.job import State
-from ..plan.plan import Patience
+from ..plan.plan import ArrivalDelay
 from . import rates
 from .book import Book
 
@@ -40,7 +40,7 @@ def plan_worthwhile(book: Book) -> bool:
 def enough_free(book: Book, job: int) -> bool:
     """Whether so much is free that a job, which has just released its devices, or another one might start on it."""
     free = sum(book.board.free_total)
-    least = min(book.wake.min_free, book.specs[job].floor)
+    least = min(book.wake.min_free, book.specs[job].floor) if book.settings.rules else 1
     return free >= max(least, 1) or bool(book.board.partial)
 
 
@@ -48,37 +48,44 @@ def left_queue(book: Book) -> None:
     """A job does not wait for devices any more: others are first now, who may need fewer than those that the last plan waits for
     (``Wake.min_free``), or lie among those that it looked at (``Wake.behind``)."""
     wake = book.wake
-    book.forced = book.forced or wake.behind > 0 or wake.min_free > 0 or not wake.on_free
+    book.forced = book.forced or wake.behind > 0 or wake.min_free > 0 or not wake.on_free or book.settings.rules > 0
 
 
 def began_to_wait(book: Book, job: int) -> None:
-    """A job waits for devices from now on: a plan is due, or within a while if it can do nothing for it (``Wake.patience``)."""
-    patience = book.wake.patience
-    within = 0 if patience is None or book.planning else _within_us(book, job, patience)
-    if patience is None or within <= 0:
+    """A job waits for devices from now on: a plan is due, at once or within a while (``Wake.arrival_delay``)."""
+    delay = book.wake.arrival_delay
+    within = 0 if delay is None or book.planning or not book.wake.on_arrival else _within_us(book, job, delay)
+    if delay is None or within <= 0:
         book.note_arrival(job)
         return
     if book.wake.min_free:
-        least = book.specs[job].floor + patience.kept
+        least = book.specs[job].floor + delay.kept
         book.wake = replace(book.wake, min_free=min(book.wake.min_free, least))
     _plan_by(book, book.now + within)
 
 
-def _within_us(book: Book, job: int, patience: Patience) -> int:
+def _within_us(book: Book, job: int, delay: ArrivalDelay) -> int:
     """How long a job that has just come may wait for a plan; 0: not at all."""
     spec, table = book.specs[job], book.table
-    if spec.tier_rank != patience.tier or spec.deadline_us or spec.service or spec.shares or not spec.expected_us:
+    if spec.tier_rank != delay.tier or spec.deadline_us or spec.service or spec.shares or not spec.expected_us:
         return 0
     if table.submit.item(table.row[job]) != book.now:
         return 0  # it has waited or run before
-    if spec.floor <= sum(book.board.free_total) - patience.kept:
+    if spec.floor <= sum(book.board.free_total) - delay.kept:
         return 0
-    return min(patience.within_us, *(int(share * spec.expected_us) - less for share, less in patience.due))
+    return min((delay.within_us, *(int(share * spec.expected_us) - less for share, less in delay.due)))
+
+
+def ended_meanwhile(book: Book) -> None:
+    """A plan has landed: jobs whose end it waits for may have ended while it was made."""
+    book.forced = book.forced or any(job not in book.jobs for job in book.wake.on_end)
 
 
 def began_to_run(book: Book) -> None:
     """A job may be preempted from now on, or once it has run for a while: where the last plan waits for that, another is due."""
     after = book.wake.after_run
+    if book.planning and book.settings.rules:
+        book.forced = True  # the last plan may not have waited for it: the one that is being made does, and too late
     if after < 0:
         return
     if not after or book.planning:  # the plan that is being made has seen it starting

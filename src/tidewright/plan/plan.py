@@ -11,7 +11,7 @@ from .moves import Move
 from .reasons import Blocked
 
 
-class Patience(Struct, frozen=True):
+class ArrivalDelay(Struct, frozen=True, array_like=True):
     """Arrivals for which no plan need be made at once: jobs of this tier that ask for more devices than are free beside ``kept``
     ones. A plan is due for them within ``within_us``, and within ``share * expected - less_us`` for each pair of ``due``, where
     their users expect them to run for ``expected`` (microseconds).
@@ -31,7 +31,8 @@ class Wake(Struct, frozen=True, omit_defaults=True):
     ``at`` is an absolute time in microseconds (zero: none); ``min_free`` skips freed devices until that many are free;
     ``behind`` skips arrivals of jobs with greater ids before ``behind_until`` (zero: none), for policies that would not look at
     them. ``after_run`` (microseconds): another plan is due so long after a job has begun to run, since it may be preempted then
-    (0: at once; -1: that is no reason). When one of the ``awaited`` jobs releases its devices, that always wakes.
+    (0: at once; -1: that is no reason). When a job of ``on_end`` releases its devices, that always wakes. ``arrival_delay``:
+    which arrivals may wait for their plan, where arrivals wake.
     """
 
     on_arrival: bool = True
@@ -41,8 +42,8 @@ class Wake(Struct, frozen=True, omit_defaults=True):
     behind: int = 0
     behind_until: int = 0
     after_run: int = -1
-    awaited: tuple[int, ...] = ()
-    patience: Patience | None = None
+    on_end: tuple[int, ...] = ()
+    arrival_delay: ArrivalDelay | None = None
 
 
 class PolicyState(Struct, frozen=True):

@@ -75,17 +75,19 @@ def spacing_us(limit: WaitBound, devices: Column, capacity: int) -> Column:
     need be remembered of the last one.
     """
     # Not devices * quantum_us: they are of 32 bits.
-    each = limit.quantum_us / (max(limit.share, _LEAST_SHARE) * capacity)
+    each = limit.quantum_us / (max(limit.share, _LEAST_SHARE) * max(capacity, 1))
     large = devices > max(limit.devices(capacity), 1.0)
     spacing: Column = np.where(large, each * devices, 0.0).astype(np.int64)
     return spacing
 
 
 def patience_us(limit: WaitBound, devices: Column, capacity: int) -> Column:
-    """How long a row waits before it may preempt others: longer in proportion where it needs more than a tenth of the pool."""
+    """How long a row waits before it may preempt others: longer in proportion where it needs more than a tenth of the pool.
+    Microseconds, int64."""
     part = max(limit.share, _TENTH) * capacity
     times = np.maximum(devices / max(part, 1.0), 1.0)
-    wait_limit: Column = limit.max_wait_us * times + limit.quantum_us
+    # Whole numbers: a plan that is due when it is over is not made a fraction of a microsecond too early.
+    wait_limit: Column = np.ceil(limit.max_wait_us * times).astype(np.int64) + limit.quantum_us
     return wait_limit
 
 
@@ -105,13 +107,13 @@ class OverdueQueue:
         self.jobs = view.jobs
         self.overdue = overdue(view, limit)
         self._left = left
-        self._quanta: Column = np.zeros(0, np.int64)
-        """When quanta end of rows beyond the share, absolute microseconds; of those that do not run yet at the earliest."""
+        self._quanta: list[int] = []
+        """When the quanta of rows beyond the share end, as if those that do not run yet began now. Absolute microseconds."""
         self.served = self._served()
-        self._granted = 0
-        """Devices given by this plan."""
-        self.blocked = self.share_used = False
-        """Whether a row that may preempt ahead of all others found no room; whether rows wait for the share of others."""
+        self.granted: list[int] = []
+        """Rows given devices by this plan."""
+        self.found_no_room = self.waits_for_share = False
+        """Whether a row that may preempt ahead of all others found no room; whether rows wait until others leave the share."""
 
     @cached_property
     def _devices(self) -> Column:
@@ -140,13 +142,14 @@ class OverdueQueue:
         jobs, rows = self.jobs, (self.jobs.active | self.jobs.reserved).nonzero()[0]
         rate, young = jobs.rate[rows], self.view.now - jobs.run_since[rows] < self.limit.quantum_us
         ends = self._left[rows] * FULL_RATE / np.where(rate > 0, rate, FULL_RATE)
-        in_quantum = self.served[rows] & (jobs.state[rows] == _RUNNING) & young
+        in_quantum = self.served[rows] & ((jobs.state[rows] != _RUNNING) | young)
         return rows, jobs.wait_since[rows], jobs.id[rows], in_quantum, ends
 
     def _served(self) -> Column:
         """Rows that were given devices as overdue and keep them: for a quantum, and within the share to their end."""
         view, jobs, limit = self.view, self.jobs, self.limit
         running = jobs.state == _RUNNING
+        # When a row's devices were reserved is not known: it is taken for served if it would be overdue by now.
         began = np.where(running, jobs.run_since, np.where(jobs.reserved, view.now, jobs.since))
         served: Column = (began - jobs.wait_since >= limit.max_wait_us) & (jobs.active | jobs.reserved)
         rows = served.nonzero()[0]
@@ -155,8 +158,15 @@ class OverdueQueue:
             beyond = self._devices[rows].cumsum() > limit.devices(view.capacity)
             ripe = running[rows] & (view.now - began[rows] >= limit.quantum_us)
             served[rows[beyond & ripe]] = False
-            self._quanta = began[rows[beyond & ~ripe]] + limit.quantum_us
+            self._quanta = self._ends(rows[beyond & ~ripe])
         return served
+
+    def _ends(self, rows: Column) -> list[int]:
+        """When the quanta of ``rows`` end that are not over; of those that do not run yet, as if they began now."""
+        began = np.where(self.jobs.state[rows] == _RUNNING, self.jobs.run_since[rows], self.view.now)
+        ends = began + self.limit.quantum_us
+        found: list[int] = ends[ends > self.view.now].tolist()
+        return found
 
     def _kept_from(self, row: int) -> Column:
         """Rows that were there before ``row`` began to wait and that it may not preempt. Their numbers, in ascending order."""
@@ -178,18 +188,20 @@ class OverdueQueue:
             return True
         rows = first_rows(late, jobs.wait_since, jobs.id, len(late))
         any_served = bool(np.count_nonzero(self.served))
+        used_now = 0
         unfit: dict[Shape, bool] = {}
         """Shapes without room: until a job is preempted, free devices only get fewer. True: nor would preempting all help."""
         for row, shape in zip(rows.tolist(), composer.shapes(rows), strict=True):
-            used = self._granted
+            used = used_now
             if any_served:
                 kept = self._kept_from(row)
                 used += int(self._devices[kept[self.served[kept]]].sum())
             if used and used + int(jobs.floor[row]) > limit.devices(self.view.capacity):
-                self.share_used = True
+                self.waits_for_share = True
                 break
             if shape not in unfit and composer.start(row):
-                self._granted += int(jobs.floor[row])
+                self.granted.append(row)
+                used_now += int(jobs.floor[row])
                 continue
             unfit.setdefault(shape, False)
             if unfit[shape] or not self._may_force(row):
@@ -198,32 +210,36 @@ class OverdueQueue:
             lesser = others.copy()
             lesser[self._kept_from(row)] = False
             if composer.force(row, suspendable(self.view) & lesser, lambda: cost() + _EACH_US):
-                self._granted += int(jobs.floor[row])
+                self.granted.append(row)
+                used_now += int(jobs.floor[row])
                 unfit = {known: True for known, unplaceable in unfit.items() if unplaceable}
                 continue
-            self.blocked = True
+            self.found_no_room = True
             if _feasible(self.view, composer, row, others):
                 composer.unplaced.append(row)
                 return not _feasible(self.view, composer, row, lesser)
             unfit[shape] = True
         return True
 
-    def next_at(self, free: int, leaving: Column) -> int:
-        """When the next waiting row may preempt ahead of all others, or becomes overdue where it needs no more than the ``free``
-        devices, or a quantum ends; 0 for never. Absolute microseconds. ``leaving``: flags of rows that will wait."""
-        view, jobs, limit = self.view, self.jobs, self.limit
-        rows = (jobs.waiting | leaving).nonzero()[0]
-        since = np.where(leaving[rows], view.now, jobs.wait_since[rows])
-        waited = view.now - since
-        first = (jobs.floor[rows] <= free) & (waited < limit.max_wait_us)
-        after = np.where(first, limit.max_wait_us, self._patience[rows])
+    def next_at(self, still: Column, leaving: Column) -> int:
+        """When the next of the rows that ``still`` wait (flags) is overdue or may preempt ahead of all others, or a quantum ends;
+        0 for never. Absolute microseconds, later than now. ``leaving``: flags of those that wait as soon as they have released
+        their devices."""
+        jobs, limit, now = self.jobs, self.limit, self.view.now
+        rows = still.nonzero()[0]
+        since = np.where(leaving[rows], now, jobs.wait_since[rows])
+        waited = now - since
+        after = np.where(waited < limit.max_wait_us, limit.max_wait_us, self._patience[rows])
         at = (since + after)[waited < after]
         times = [int(at.min())] if len(at) else []
-        times += [int(self._quanta.min())] if len(self._quanta) else []
+        times += self._quanta
         if np.count_nonzero(self.overdue):
-            times += [view.now + limit.quantum_us] if self.blocked or self._granted else []
+            # A job that has outlived its estimate is no equal any more, at no time that is known: look again now and then.
+            times += [now + limit.quantum_us] if self.found_no_room or self.waits_for_share or self.granted else []
             spacing = self._spacing[self.overdue & (self._spacing > 0)]
-            times += [int((view.now + spacing - view.now % spacing).min())] if len(spacing) else []
+            times += [int((now + spacing - now % spacing).min())] if len(spacing) else []
+        if self.waits_for_share:
+            times += self._ends(self.served.nonzero()[0])
         return min(times, default=0)
 
 

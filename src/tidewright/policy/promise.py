@@ -98,6 +98,8 @@ class Promise(Struct, frozen=True):
     key: Column
     pressing_at: Column
     """Absolute time when a row begins to press, if it does not; centuries ahead for basic rows without a deadline."""
+    late_at: Column
+    """Absolute time when the promise of a row that waits is broken, by the estimate; without a promise it says nothing."""
 
 
 def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> Promise:
@@ -119,10 +121,11 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     allowance = total_us(jobs, sigma, -SIGMAS) * idle_share
     spare = allowance - lost
     slack = _bounded(spare if every else np.where(promised, spare, _NEVER))
-    late = slack < 0
+    late, late_in = slack < 0, slack
     if sigma or not given:
         known = (jobs.expected > 0) | (jobs.ideal_now > LEAST_US)
-        late = promised & known & (total * idle_share < lost)
+        late_in = _bounded(total * idle_share - lost)
+        late = promised & known & (late_in < 0)
     brief = _brief(view, total, brief_us)
     part = np.where(brief, max(pressing, BRIEF_PRESSING), pressing)
     if not given:
@@ -138,7 +141,7 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
     key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, total, left, aging_us, brief_us)
-    return Promise(cls, slack, left, key, view.now + presses_in)
+    return Promise(cls, slack, left, key, view.now + presses_in, view.now + late_in)
 
 
 def within_class(view: View, judged: Promise, row: int) -> Cause:

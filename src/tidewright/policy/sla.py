@@ -32,7 +32,7 @@ from ..model.table import Column
 from ..model.view import JobColumns, View
 from ..plan.factories import Interval, Share
 from ..plan.order import OrderTerm, QueueOrder
-from ..plan.plan import Patience, Plan, Wake
+from ..plan.plan import ArrivalDelay, Plan, Wake
 from ..plan.reasons import Blocked
 from .compose import Composer
 from .consolidate import consolidate
@@ -64,7 +64,7 @@ _FORESEEN_US = 400 * 24 * HOUR
 """A row that presses later than this is not said to."""
 _PREMIUM_PAYBACK = 1.0 / (1.0 - TIER_TARGET[Tier.PREMIUM])
 """Times its pause that a premium job runs before it is preempted again, see ``_min_run``."""
-_PATIENT_US = MINUTE
+_ARRIVAL_DELAY_US = MINUTE
 """How long a job that could not start anyway may wait for the next plan."""
 _GROW_GAIN = 5
 """Growing must save so many times what the pause costs."""
@@ -250,53 +250,74 @@ class Sla:
         still = jobs.waiting | parting
         still[composer.started] = False
         if not np.count_nonzero(still):
-            return Wake(at=self._grows_at(view, composer))
+            return self._grows(view, composer)
         reach, wants = Reach(composer, headroom.kept, queue.served), still & _may_preempt(jobs, judged)
-        preempts = self._preempts(composer, reach, wants, held_back)
-        slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > now)).nonzero()[0]
-        presses_at = int(judged.pressing_at[slow].min()) + 1 if len(slow) else 0
-        times = (queue.next_at(reach.free, parting), headroom.opens_at(), preempts.at, presses_at)
+        brought = self._could_be_brought_together(composer, judged, still, reach.free)
+        preempts = self._preempts(composer, reach, wants, ~queue.served, brought)
+        changes_at = _class_changes_at(view, judged, still)
+        times = (queue.next_at(still, parting), headroom.opens_at(), preempts.at, changes_at)
         # Where jobs can grow or be moved to faster devices, any device that comes free may be of use.
-        any_free = held_back or queue.blocked or len(view.layout.kinds) > 1 or view.reclaims
-        min_free = 0 if any_free or _elastic(jobs) else reach.least_free(still, wants, kept)
+        any_free = held_back or queue.found_no_room or len(view.layout.kinds) > 1 or view.reclaims or _elastic(jobs)
+        min_free = 0 if any_free else reach.least_free(still, wants, kept, queue.overdue)
+        in_share = [*queue.served.nonzero()[0].tolist(), *queue.granted] if min_free and queue.waits_for_share else []
         return Wake(
             at=min((at for at in times if at > now), default=0),
             min_free=min_free,
-            after_run=preempts.after_run,
-            awaited=tuple(jobs.id[queue.served].tolist()) if min_free and queue.share_used else (),
-            patience=self._patience(view, kept),
+            after_run=0 if held_back or queue.found_no_room else preempts.after_run,
+            on_end=tuple(jobs.id[in_share].tolist()),
+            arrival_delay=self._arrival_delay(view, kept),
         )
 
-    def _preempts(self, composer: Composer, reach: Reach, wants: Column, held_back: bool) -> PreemptionWake:
-        """When rows of ``wants`` (flags) may preempt others that start now or have not run for long enough."""
-        if held_back:
-            return PreemptionWake(after_run=0)
+    def _could_be_brought_together(self, composer: Composer, judged: Promise, still: Column, free: int) -> bool:
+        """Whether a row waits for which free devices could be brought together by migrations, see ``_consolidate``."""
+        jobs = composer.jobs
+        rows = still & (judged.cls <= _STANDARD) & (jobs.floor > 1) & (jobs.floor <= free)
+        return bool(np.count_nonzero(rows)) and median(pause_us(jobs)[jobs.active]) <= _CHEAP_PAUSE_US
+
+    def _preempts(self, composer: Composer, reach: Reach, wants: Column, able: Column, brought: bool) -> PreemptionWake:
+        """When rows of ``wants`` (flags) may preempt those of ``able`` that start now or have not run for long enough; or, where
+        free devices could be ``brought`` together, any of those may be migrated."""
         view, min_run = composer.view, self._min_run(composer.view)
-        later = starting(view, composer.started) | young_rows(view, min_run)
-        least = reach.least_key(wants, later)
+        later = able & (starting(view, composer.started) | young_rows(view, min_run))
+        least = -1 if brought else reach.least_key(wants, later)
         if least is None:
             return PreemptionWake()
         # Where images are dear, a young job is not asked for one as soon as it may be: devices come free before that.
         pause = pause_us(view.jobs)
-        patient = np.where(pause > SHORT_PAUSE_US, np.maximum(min_run, PAYBACK * pause), min_run).astype(np.int64)
-        return preemption_wake(composer, least, min_run, patient)
+        asked = np.where(pause > SHORT_PAUSE_US, np.maximum(min_run, PAYBACK * pause), min_run).astype(np.int64)
+        return preemption_wake(composer, able, least, min_run, asked)
 
-    def _grows_at(self, view: View, composer: Composer) -> int:
-        """When the next row may be resized or moved to faster devices, where some are free and none waits; 0 for never."""
+    def _grows(self, view: View, composer: Composer) -> Wake:
+        """Where none waits: when the next row may be resized or moved to faster devices, if some are free."""
         jobs, now = view.jobs, view.now
         if not any(composer.board.free_total):
-            return 0
-        times = []
-        for rows in ((jobs.rate > 0) & (jobs.rate < FULL_RATE), self._growable(view)):
-            young = (rows & (now - jobs.run_since < self.resize_us)).nonzero()[0]
-            times += [int(jobs.run_since[young].min()) + self.resize_us] if len(young) else []
-        return min((at for at in times if at > now), default=0)
+            return Wake()
+        young, times = now - jobs.run_since < self.resize_us, []
+        for rows in ((jobs.rate > 0) & (jobs.rate < FULL_RATE) & young, self._growable(view) & young):
+            ends = jobs.run_since[rows] + self.resize_us
+            times += [int(ends.min())] if len(ends) else []
+        coming = starting(view, composer.started) & ((jobs.floor < jobs.demand) | (len(view.layout.kinds) > 1))
+        after_run = self.resize_us if np.count_nonzero(coming) else -1
+        return Wake(at=min((at for at in times if at > now), default=0), after_run=after_run)
 
-    def _patience(self, view: View, kept: int) -> Patience:
+    def _arrival_delay(self, view: View, kept: int) -> ArrivalDelay:
         """A standard job preempts none until it presses: one that needs more than is free may wait for its plan until then."""
         idle_share = float(IDLE_SHARE[_STANDARD_TIER]) * math.exp(-SIGMAS * view.estimate_sigma)
         due = ((1 - max(self.pressing, BRIEF_PRESSING)) * idle_share, 0), (idle_share, LEAST_MARGIN_US)
-        return Patience(_STANDARD_TIER, kept, _PATIENT_US, due)
+        return ArrivalDelay(_STANDARD_TIER, kept, _ARRIVAL_DELAY_US, due)
+
+
+def _class_changes_at(view: View, judged: Promise, still: Column) -> int:
+    """When the next of the rows that ``still`` wait (flags) presses, or one that does is late; 0 for never. Absolute, in µs.
+
+    While one presses, running rows of its tier count as pressing; when it is late, others may preempt them.
+    """
+    now, times = view.now, []
+    slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > now)).nonzero()[0]
+    times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
+    pressing = (still & (judged.cls <= _PRESSING) & (judged.late_at >= now)).nonzero()[0]
+    times += [int(judged.late_at[pressing].min()) + 1] if len(pressing) else []
+    return min(times, default=0)
 
 
 def _may_preempt(jobs: JobColumns, judged: Promise) -> Column:

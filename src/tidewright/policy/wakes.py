@@ -11,7 +11,7 @@ from msgspec import Struct
 from ..model.job import Level, State
 from ..model.node import Allocation, device_count
 from ..model.table import Column
-from ..model.view import View
+from ..model.view import JobColumns, View
 from ..placement.could_hold import could_hold
 from .compose import Composer
 from .preferences import first_rows
@@ -30,17 +30,24 @@ class PreemptionWake(Struct, frozen=True):
 
 
 def preemption_wake(
-    composer: Composer, least_key: float, min_run_us: int | Column, patient_us: int | Column
+    composer: Composer, rows: Column, least_key: float, min_run_us: int | Column, asked_us: int | Column
 ) -> PreemptionWake:
-    """The wake for a waiting row of ``least_key``. A running row with a greater key can be preempted after ``min_run_us``, one
-    that does not run yet is asked for it after ``patient_us``."""
+    """The wake for a waiting row of ``least_key`` that may preempt those of ``rows`` (flags) with greater keys: a running one
+    after ``min_run_us``; one that does not run yet is asked for it ``asked_us`` after its start."""
     view, jobs = composer.view, composer.jobs
-    able = (jobs.level > _NONE) & (composer.preferences.key > least_key)
-    young = (young_rows(view, min_run_us) & able).nonzero()[0] if np.count_nonzero(min_run_us) else ()
-    later = (starting(view, composer.started) & able).nonzero()[0]
+    able = rows & suspendable_later(jobs) & (composer.preferences.key > least_key)
+    young = (able & young_rows(view, min_run_us)).nonzero()[0] if np.count_nonzero(min_run_us) else able[:0]
+    later = (able & starting(view, composer.started)).nonzero()[0]
     at = int((jobs.run_since + min_run_us)[young].min()) if len(young) else 0
-    after = patient_us[later].min() if len(later) and isinstance(patient_us, np.ndarray) else patient_us
-    return PreemptionWake(at, int(after) if len(later) else -1)
+    if not len(later):
+        return PreemptionWake(at)
+    return PreemptionWake(at, int(asked_us[later].min() if isinstance(asked_us, np.ndarray) else asked_us))
+
+
+def suspendable_later(jobs: JobColumns) -> Column:
+    """Rows that can be suspended, or perhaps once they run: the nodes that they are launched on settle it. Shape (n,), bool."""
+    found: Column = (jobs.level > _NONE) | (jobs.state != _RUNNING)
+    return found
 
 
 def young_rows(view: View, min_run_us: int | Column) -> Column:
@@ -75,11 +82,11 @@ class Reach:
         self.free = sum(composer.board.free_total) + device_count(self._kept)
         """Devices that are free in all after the plan."""
 
-    def least_key(self, waiting: Column, later: Column) -> float | None:
+    def least_key(self, waiting: Column, later: Column) -> int | float | None:
         """Key of the most wanted of the ``waiting`` rows (flags) that could have devices when those of ``later`` (flags) with
         greater keys can be preempted as well; None for none. A necessary condition."""
         jobs, key = self._jobs, self._key
-        keys = key[later & (jobs.level > _NONE)]
+        keys = key[later & suspendable_later(jobs)]
         if not len(keys):
             return None
         rows = (waiting & (key < np.maximum.reduce(keys))).nonzero()[0]
@@ -88,24 +95,24 @@ class Reach:
         rows = rows[self._missing(rows) <= 0]
         rows = first_rows(rows, key, jobs.id, len(rows)) if len(rows) > 1 else rows
         # Later rows have fewer others to preempt, so what one could not have none of its shape could.
-        tried: dict[Shape, bool] = {}
+        failed: dict[Shape, bool] = {}
         for row, shape in zip(rows.tolist(), self._composer.shapes(rows), strict=True):
-            if shape in tried:
+            if shape in failed:
                 continue
             if self._could_hold(row):
-                found: float = key.item(row)
+                found: int | float = key.item(row)  # an integer of up to 57 bits stays one
                 return found
-            tried[shape] = False
+            failed[shape] = True
         return None
 
-    def least_free(self, waiting: Column, preempting: Column, kept: int) -> int:
+    def least_free(self, waiting: Column, preempting: Column, kept: int, served_first: Column) -> int:
         """``Wake.min_free``: so many devices are free in all before another of the ``waiting`` rows (flags) could start. Those of
-        ``preempting`` may preempt. ``kept``: devices that are kept from the others."""
+        ``preempting`` may preempt. ``kept``: devices that are kept from all but those of ``served_first``."""
         jobs = self._jobs
-        least, rows = jobs.floor[waiting], preempting.nonzero()[0]
-        if not len(least) or (np.count_nonzero(jobs.memory) or jobs.resourced):
+        if np.count_nonzero(jobs.memory) or jobs.resourced:
             return 0
-        found = int(least.min()) + kept
+        needs = jobs.floor + np.where(served_first, 0, kept) if kept else jobs.floor
+        found, rows = int(needs[waiting].min()), preempting.nonzero()[0]
         if not len(rows) or found <= self.free:
             return found
         return min(found, max(self.free + int(self._missing(rows).min()), 0))
@@ -116,7 +123,7 @@ class Reach:
         jobs, moved = self._jobs, self._composer.moved
         others = jobs.active | jobs.reserved
         others[self._composer.started] = True
-        others &= jobs.level > _NONE
+        others &= suspendable_later(jobs)
         if moved:
             others[list(moved)] = False
         others &= ~self._never
@@ -156,13 +163,14 @@ class Reach:
     def _parts(self) -> tuple[Column, Column, Column]:
         """Keys, nodes and numbers of devices of what could be freed on each node, the most wanted first."""
         jobs, view, rows = self._jobs, self._composer.view, self._others
-        lone = jobs.lone_node[rows]
+        # One that migrates is counted where it goes.
+        lone = np.where(jobs.reserved[rows], 0, jobs.lone_node[rows])
         spread = rows[lone == 0].tolist()
         placed = {step.row: step.allocation for step in self._composer.steps}
         parts: list[tuple[int, int, int]] = []
         for row in spread:
             job = jobs.id.item(row)
-            held = placed.get(row) or view.allocations.get(job) or view.reservations[job]
+            held = placed.get(row) or view.reservations.get(job) or view.allocations[job]
             parts += [(row, part.node, part.mask.bit_count()) for part in held]
         single = rows[lone > 0]
         alone = np.stack([single, lone[lone > 0] - 1, self._devices(single)], axis=1)

@@ -18,13 +18,14 @@ from ..engine.book import QUEUED
 from ..engine.commands import Command, Ended, PlanRequest, Reply
 from ..engine.engine import Engine
 from ..engine.events import Cancel, Event, PlanReady, Submit, Tick
-from ..engine.settings import EngineSettings
+from ..engine.settings import RULES, EngineSettings
 from ..estimate.rates import rates_of
 from ..model.job import JobSpec
 from ..model.node import NodeSpec
 from ..model.rate import RateSettings
 from ..model.splice import OVERHEAD_MILLI
 from ..plan.plan import Planner
+from ..plan.reasons import Reason
 from .agenda import Agenda
 from .costs import Costs, typical_us
 from .faults import Faults, FaultSettings, FaultWatch
@@ -108,6 +109,7 @@ class Simulation:
             remembered_outcomes=len(trace) if self._depends else 0,
             checkpoints=checkpoints,
             predict=predict,
+            rules=RULES,
             explained=profile.refuse,  # a refusal names its reason
         )
         self.engine = Engine(forgetful)
@@ -358,13 +360,17 @@ class Simulation:
 
     def why_unfinished(self) -> dict[int, str]:
         """Row to the state in which a job that has not ended is, and the limit it waits behind where one is known."""
-        book, view = self.engine.book, self.engine.view()
-        view.explained = True
-        limits = {blocked.job: blocked.reason for blocked in self.planner.plan(view).blocked}
+        book = self.engine.book
+        limits = self._limits() if self.outcomes.settled < len(self.trace) else {}
         waiting = dict.fromkeys((*self._due, *range(self.next_row, len(self.trace))), "not submitted")
         for job, truth in self.world.jobs.items():
             waiting[truth.row] = book.state(job).word + (f": {limits[job]}" if job in limits else "")
         return waiting
+
+    def _limits(self) -> dict[int, Reason]:
+        """What keeps the first jobs of the queue waiting, by a plan made now: those of the run did not say."""
+        self.engine.enforce(structs.replace(self.engine.settings, explained=True))
+        return {blocked.job: blocked.reason for blocked in self.planner.plan(self.engine.view()).blocked}
 
     def _balance(self) -> None:
         book = self.engine.book

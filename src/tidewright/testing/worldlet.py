@@ -10,7 +10,7 @@ from ..engine import commands as co
 from ..engine import events as ev
 from ..engine.check import check_all
 from ..engine.engine import Engine
-from ..engine.settings import EngineSettings
+from ..engine.settings import RULES, EngineSettings
 from ..model.job import JobSpec, Level, State
 from ..model.node import NodeSpec
 from ..plan.plan import Plan, Planner
@@ -37,7 +37,7 @@ class Worldlet:
         recorder: Recorder | None = None,
         **node: Any,
     ) -> None:
-        self.engine = Engine(settings or EngineSettings(check_every=1))
+        self.engine = Engine(settings or EngineSettings(rules=RULES, check_every=1))
         self.driver = EngineDriver(self.engine, recorder)
         self.planner = planner or Idle()
         self.now = 0

@@ -7,6 +7,7 @@ from ...model.cause import Cause, Code
 from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
 from ...model.job_record import Ending, JobRecord
+from ...model.node import bits
 from ...plan.request import placement_of, request_of
 from .. import pauses, rates, start_forecasts
 from ..book import HELD, Book
@@ -74,7 +75,7 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
     kinds = rates.kinds_of(book, spec)
     wrong = request_of(layout, spec, floor=spec.floor, accepted=kinds).reject_pool(layout) if layout.nodes else None
     if wrong is None:
-        return None
+        return _of_one_kind(book, spec, kinds)
     if wrong.code is Code.WRONG_KIND:
         return Code.NO_SUCH_TYPE(spec.device_types, layout.kinds)
     if wrong.code in (Code.CPUS_TOO_FEW, Code.HOST_MEMORY_TOO_SMALL):
@@ -137,6 +138,15 @@ def forecast(book: Book, spec: Spec) -> Cause | None:
     if not capacity or wanted <= capacity:
         return None
     return Code.OVERSUBSCRIBED(spec.tier, round(wanted * 1000), capacity, round(capacity / wanted * 1000))
+
+
+def _of_one_kind(book: Book, spec: Spec, kinds: int) -> Cause | None:
+    """Why no kind of devices could ever hold it, or None: all of a job's devices are of one kind."""
+    layout = book.board.layout
+    most = max((layout.kind_devices[kind] for kind in bits(kinds)), default=0)
+    if not book.settings.rules or not layout.nodes or spec.floor <= most:
+        return None
+    return Code.NEVER_FITS(spec.floor, spec.device_types, placement_of(spec), most)
 
 
 def skip_ids(book: Book, event: JobIdsUsed) -> None:

@@ -60,6 +60,8 @@ class Backfill:
             )  # some may have been given devices that are not free yet: the profile counted them among the free
         behind, until = self._behind(view, composer, rows)
         plan = composer.plan(Wake(at=at, behind=behind, behind_until=until))
+        if not view.explained:
+            return plan
         explained = {blocked.job for blocked in plan.blocked}
         more = _explained(view, composer, list(reserved.items())[:_EXPLAINED])
         return Plan(

@@ -23,7 +23,8 @@ def preemptive_wake(view: View, preferences: Preferences, composer: Composer, mi
     waits[composer.started] = False
     if not np.count_nonzero(waits):
         return Wake(at=at)
-    wake = preemption_wake(composer, preferences.key[waits].min().item(), min_run_us, min_run_us)
+    least = preferences.key[waits].min().item()
+    wake = preemption_wake(composer, np.ones(view.jobs.n, bool), least, min_run_us, min_run_us)
     return Wake(at=min((one for one in (at, wake.at) if one > view.now), default=0), after_run=wake.after_run)
 
 
