@@ -11,6 +11,7 @@ from tidewright.engine import events as ev
 from tidewright.engine.settings import EngineSettings, live_settings
 from tidewright.model.cause import Code
 from tidewright.model.job import JobSpec, State
+from tidewright.model.service import ServiceSpec
 from tidewright.plan.plan import Plan
 from tidewright.policy.registry import make
 from tidewright.testing.worldlet import Worldlet
@@ -157,3 +158,20 @@ def test_a_journal_of_an_earlier_version_is_replayed_by_its_rules() -> None:
     world.tell(ev.NodeUp(replace(world.nodes[0], name="other", kind="a100", devices=4), "1"))
     assert world.submit(12)
     assert live_settings().rules > EngineSettings().rules == 0
+
+
+def test_a_replica_takes_back_what_it_has_lent_as_soon_as_the_borrower_runs() -> None:
+    world = Worldlet(nodes=1, devices=4, planner=make("sla"), full=True)
+    replica = JobSpec(command=("serve",), devices=2, ranks=2, tier="premium")
+    service = ServiceSpec(name="web", replica=replica, min_replicas=0, max_replicas=1, reclaim_us=30 * SECOND)
+    world.tell(ev.DeployService(service, "deploy"), ev.ScaleService("web", 0, "none"))
+    world.later(3 * MINUTE)
+    world.submit(2, tier="premium", expected_us=500 * HOUR, preempt="none")
+    answer, world.answers[co.Launch] = world.answers[co.Launch], lambda command: None
+    borrower = world.submit(2, tier="basic", expected_us=100 * HOUR)
+    world.tell(ev.ScaleService("web", 1, op_id="one"))
+    claiming = max(world.engine.book.jobs)
+    assert world.state(borrower) is State.STARTING and world.state(claiming) is State.QUEUED
+    world.answers[co.Launch] = answer
+    world.later(2 * SECOND, ev.Started(borrower, 1))
+    assert world.state(claiming) is State.RUNNING

@@ -263,7 +263,8 @@ class Sla:
         return Wake(
             at=min((at for at in times if at > now), default=0),
             min_free=min_free,
-            after_run=0 if held_back or queue.found_no_room else preempts.after_run,
+            # Overdue rows and replicas that claim what is lent may preempt a job as soon as it runs.
+            after_run=0 if held_back or queue.found_no_room or _claims(view, still) else preempts.after_run,
             on_end=tuple(jobs.id[in_share].tolist()),
             arrival_delay=self._arrival_delay(view, kept),
         )
@@ -323,6 +324,12 @@ def _class_changes_at(view: View, judged: Promise, still: Column) -> int:
 def _may_preempt(jobs: JobColumns, judged: Promise) -> Column:
     may: Column = (judged.cls != _STANDARD) | (jobs.tier == _BASIC_TIER)
     return may
+
+
+def _claims(view: View, still: Column) -> bool:
+    """Whether a replica of a service that claims lent devices still waits (``policy.reclaim``)."""
+    row = view.jobs.row
+    return any(still.item(row[job]) for terms in view.reclaims for job in terms.replicas if job in row)
 
 
 def _elastic(jobs: JobColumns) -> bool:
