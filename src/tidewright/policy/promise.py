@@ -38,9 +38,8 @@ _PREMIUM_PRESSING = 0.5
 """Share of its idle allowance under which a premium row does not let brief rows go first any more."""
 SIGMAS = 1.28
 """Standard deviations of estimates: nine of ten jobs run for longer than so many below, and for less than so many above."""
-_LONG_RUN_US, _LONG_BLIND_US = DAY, DAY // 2
-"""Run time after which a gang on whole nodes is not given up for jobs that may turn out shorter, see ``_long_gangs``; the second
-where its user gave none."""
+_LONG_RUN_US = DAY
+"""Run time after which a gang on whole nodes is not given up for jobs that may turn out shorter, see ``_long_gangs``."""
 _LONG_GANG_SHARE = 0.1
 """Part of the pool that such a gang needs at most: a larger one would keep whole bursts of short jobs waiting."""
 _MOST_DONE = 20.0
@@ -250,7 +249,7 @@ def _long_gangs(view: View, cls: Column) -> Column:
     jobs, node = view.jobs, max(view.layout.node_size, default=1)
     whole = (jobs.floor > node) | ((jobs.floor == node) & (jobs.floor > 1) & (pause_us(jobs) > SHORT_PAUSE_US))
     found: Column = whole & (jobs.floor <= _LONG_GANG_SHARE * view.capacity)
-    found &= (jobs.ideal_now > np.where(jobs.expected > 0, _LONG_RUN_US, _LONG_BLIND_US)) & ~LOOSE[cls]
+    found &= (jobs.ideal_now > _LONG_RUN_US) & ~LOOSE[cls]
     return found if view.estimate_sigma else found & (jobs.expected == 0)
 
 
