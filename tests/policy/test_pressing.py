@@ -152,8 +152,8 @@ def test_a_suspended_gang_without_an_estimate_counts_as_if_it_ran() -> None:
     """Of jobs that may end at any time the first come goes first; the gang comes back before another that came earlier."""
     assert order_of(0.0, (4, 3 * DAY, 0), (16, 2 * DAY, 0)) == [1, 0]
     assert order_of(0.0, (4, 3 * DAY, 0), (4, 2 * DAY, 0)) == [0, 1]
-    assert order_of(0.0, (4, 3 * DAY, 0), (16, 13 * HOUR, 0)) == [1, 0]
-    assert order_of(0.0, (4, 3 * DAY, 0), (16, 11 * HOUR, 0)) == [0, 1]
+    assert order_of(0.0, (4, 3 * DAY, 0), (16, 25 * HOUR, 0)) == [1, 0]
+    assert order_of(0.0, (4, 3 * DAY, 0), (16, 23 * HOUR, 0)) == [0, 1]
 
 
 def test_what_a_long_gang_is_compared_by_says_so() -> None:
