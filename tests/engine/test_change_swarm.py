@@ -40,12 +40,12 @@ def test_after_a_crash_snapshot_and_journal_say_the_same(seed: int, cut: int) ->
 
 def test_requests_of_every_kind_are_granted() -> None:
     granted = dict.fromkeys("uqw", 0)
-    for seed in range(4):
+    for seed in range(5):
         swarm = ChangeSwarm(seed)
         swarm.run(150)
         for letter in granted:
             granted[letter] += swarm.granted.get(letter, 0)
-    assert min(granted.values()) >= 5, granted
+    assert min(granted.values()) > 5, granted
 
 
 @pytest.mark.full

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from tidewright.base.units import MINUTE, SECOND
-from tidewright.engine import commands as co
 from tidewright.engine import events as ev
 from tidewright.engine.engine import Engine
 from tidewright.model.job import JobSpec, State, Tier
@@ -13,12 +12,10 @@ from tidewright.plan.moves import Start, Suspend
 from tidewright.plan.plan import ArrivalDelay, Plan, Wake
 from tidewright.testing.worldlet import Worldlet
 
+from .test_engine import asked
+
 DELAY = ArrivalDelay(int(Tier.STANDARD), 1, MINUTE, ((0.1, 0), (0.5, 20 * SECOND)))
 """One device of the free ones is kept from others."""
-
-
-def asks(commands: list[co.Command]) -> bool:
-    return any(isinstance(command, co.PlanRequest) for command in commands)
 
 
 def busy(wake: Wake) -> tuple[Worldlet, int, int]:
@@ -38,12 +35,12 @@ def coming(**fields: object) -> ev.Submit:
 
 def test_an_arrival_that_needs_more_than_is_free_may_wait_for_its_plan() -> None:
     world, *_ = busy(Wake(arrival_delay=DELAY))
-    assert not asks(world.tell(coming()))
+    assert not asked(world.tell(coming()))
     due = world.now + 30 * SECOND  # a tenth of five minutes
     for engine in (Engine.restore(world.engine.snapshot()), world.engine):
         assert engine.due() <= due
-        assert not asks(engine.step(due - 1, [ev.Tick()]))
-        assert asks(engine.step(due, [ev.Tick()]))
+        assert not asked(engine.step(due - 1, [ev.Tick()]))
+        assert asked(engine.step(due, [ev.Tick()]))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +49,7 @@ def test_an_arrival_that_needs_more_than_is_free_may_wait_for_its_plan() -> None
 )  # fmt: skip
 def test_the_plan_is_due_by_the_estimate_and_within_the_limit(expected_us: int, within_us: int) -> None:
     world, *_ = busy(Wake(arrival_delay=DELAY))
-    assert not asks(world.tell(coming(expected_us=expected_us)))
+    assert not asked(world.tell(coming(expected_us=expected_us)))
     assert world.engine.book.wake.at == world.now + within_us
 
 
@@ -66,7 +63,7 @@ def test_the_plan_is_due_by_the_estimate_and_within_the_limit(expected_us: int, 
 )  # fmt: skip
 def test_other_arrivals_are_planned_for_at_once(fields: dict[str, object]) -> None:
     world, *_ = busy(Wake(arrival_delay=DELAY))
-    assert asks(world.tell(coming(**fields)))
+    assert asked(world.tell(coming(**fields)))
 
 
 def test_an_arrival_while_a_plan_is_made_has_another_one_made() -> None:
@@ -80,7 +77,7 @@ def test_devices_that_come_free_are_enough_for_a_job_that_has_come_meanwhile() -
     world, _, small = busy(Wake(min_free=8, arrival_delay=DELAY))
     world.tell(coming())
     assert world.engine.book.wake.min_free == 3
-    assert asks(world.tell(ev.Exited(small, 1, 0)))
+    assert asked(world.tell(ev.Exited(small, 1, 0)))
 
 
 def test_the_end_of_a_job_that_is_waited_for_counts_however_few_devices_it_frees() -> None:
@@ -90,11 +87,11 @@ def test_the_end_of_a_job_that_is_waited_for_counts_however_few_devices_it_frees
         world.engine.book.planning = False
         wake = msgspec.structs.replace(world.engine.book.wake, min_free=8, on_end=(small,) if counts else ())
         world.engine.book.wake, world.engine.book.forced = wake, False
-        assert asks(world.tell(ev.Exited(small, 1, 0))) is counts
+        assert asked(world.tell(ev.Exited(small, 1, 0))) is counts
 
 
-@pytest.mark.parametrize(("min_free", "asked"), [(0, True), (2, True), (3, False)])
-def test_a_suspended_job_is_planned_for_where_enough_is_free(min_free: int, asked: bool) -> None:
+@pytest.mark.parametrize(("min_free", "planned"), [(0, True), (2, True), (3, False)])
+def test_a_suspended_job_is_planned_for_where_enough_is_free(min_free: int, planned: bool) -> None:
     """It needs four devices and has released them to another one; two are free."""
     world, large, _ = busy(Wake())
     other = world.submit(4)
@@ -102,7 +99,7 @@ def test_a_suspended_job_is_planned_for_where_enough_is_free(min_free: int, aske
     moves = Suspend(large, "x", replan=False), Start(other, (Part(0, 15),), "x")
     world.plan(*moves, gangs=((0, 2),), wake=Wake(min_free=min_free))
     world.engine.book.planning = False
-    assert asks(world.tell(ev.Suspended(large, 1, SECOND, world.engine.book.jobs[large].saving.serial))) is asked
+    assert asked(world.tell(ev.Suspended(large, 1, SECOND, world.engine.book.jobs[large].saving.serial))) is planned
 
 
 def test_a_job_whose_end_is_waited_for_may_end_while_the_plan_is_made() -> None:
@@ -110,20 +107,20 @@ def test_a_job_whose_end_is_waited_for_may_end_while_the_plan_is_made() -> None:
     world.tell(coming(devices=8, ranks=8))
     world.obey, world.engine.book.planning, world.engine.book.freed = False, True, False
     made = Plan(world.engine.revision, wake=Wake(min_free=8, on_end=(small,)))
-    assert not asks(world.tell(ev.Exited(small, 1, 0)))
+    assert not asked(world.tell(ev.Exited(small, 1, 0)))
     world.engine.book.freed = False
-    assert asks(world.tell(ev.PlanReady(made)))
+    assert asked(world.tell(ev.PlanReady(made)))
 
 
 def test_without_shares_of_the_estimate_an_arrival_waits_for_the_whole_time() -> None:
     world, *_ = busy(Wake(arrival_delay=ArrivalDelay(int(Tier.STANDARD), 0, MINUTE)))
-    assert not asks(world.tell(coming(devices=4, ranks=4)))
+    assert not asked(world.tell(coming(devices=4, ranks=4)))
     assert world.engine.book.wake.at == world.now + MINUTE
 
 
 def test_where_arrivals_do_not_wake_none_is_put_off() -> None:
     world, *_ = busy(Wake(on_arrival=False, arrival_delay=DELAY))
-    assert not asks(world.tell(coming()))
+    assert not asked(world.tell(coming()))
     assert world.engine.book.wake.at == 0
 
 

@@ -63,12 +63,11 @@ def _scaled(expected: Column, by: float) -> Column:
 
 def _as_estimated(jobs: JobColumns) -> Column | None:
     """What is left by the estimates alone where every one was given and none overrun, by far the commonest case; else None."""
-    found: Column | None = jobs.memo.get("as_estimated")
-    if found is None and "as_estimated" not in jobs.memo:
+    if "as_estimated" not in jobs.memo:
         given = np.count_nonzero(jobs.expected) == jobs.n
         left = jobs.expected - jobs.ideal_now if given else None
-        found = left if left is not None and np.count_nonzero(left > 0) == jobs.n else None
-        jobs.memo["as_estimated"] = found
+        jobs.memo["as_estimated"] = left if left is not None and np.count_nonzero(left > 0) == jobs.n else None
+    found: Column | None = jobs.memo["as_estimated"]
     return found
 
 

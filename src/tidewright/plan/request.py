@@ -220,8 +220,11 @@ class Request(Struct, frozen=True):
         ]
         return max(counts, default=0) if self.one_node else sum(counts)
 
-    def reject_pool(self, layout: Layout) -> Cause | None:
-        """Why it could not run were every device free, or None. How devices lie on several nodes is not looked at."""
+    def reject_pool(self, layout: Layout, one_kind: bool = False) -> Cause | None:
+        """Why it could not run were every device free, or None. How devices lie on several nodes is not looked at.
+
+        ``one_kind``: nor may they be of several kinds, which no packer gives; what was accepted before that was asked stays so.
+        """
         kinds = bits(self.kinds)
         if not kinds:
             return Code.WRONG_KIND(", ".join(layout.kinds))
@@ -234,7 +237,7 @@ class Request(Struct, frozen=True):
         else:  # Every submission passes here: it does not walk the nodes. Of a share it is known that a device is large enough.
             sizes = layout.kind_biggest if self.one_node else layout.kind_devices
             counts = [sizes[kind] for kind in kinds]
-            most = max(counts) if self.one_node else sum(counts)
+            most = max(counts) if self.one_node or one_kind else sum(counts)
         floor = self.floor or self.count
         if floor > most:
             return Code.TOO_FEW_DEVICES(floor, most)

@@ -128,12 +128,15 @@ class Sla:
             composer.grow()
             self._grow_running(view, composer, judged)
             upgrade(composer, suspendable(view, self.resize_us) & ~queue.served, judged.left, _GROW_GAIN)
+        wake = self._wake(view, composer, judged, queue, headroom, not others_too)
+        if not view.explained:
+            return composer.plan(wake)
         still = jobs.waiting & ~composer.touched
         # Nothing was free and none could be preempted: the first is given a reason.
         if not composer.unplaced and np.count_nonzero(still):
             composer.unplaced.append(least(np.flatnonzero(still), judged.key, jobs.id))
         composer.unplaced += reclaim.kept_out
-        plan = composer.plan(self._wake(view, composer, judged, queue, headroom, not others_too))
+        plan = composer.plan(wake)
         said = (reclaim.explained(headroom.explained(composer, one)) for one in plan.blocked)
         return structs.replace(plan, blocked=tuple(self._timed(view, judged, queue, one) for one in said))
 

@@ -7,7 +7,6 @@ from ...model.cause import Cause, Code
 from ...model.job import JobSpec as Spec
 from ...model.job import State, Tier, problems
 from ...model.job_record import Ending, JobRecord
-from ...model.node import bits
 from ...plan.request import placement_of, request_of
 from .. import pauses, rates, start_forecasts
 from ..book import HELD, Book
@@ -73,17 +72,20 @@ def never_fits(book: Book, spec: Spec) -> Cause | None:
     """Set when no state of the pool could hold the job. An empty pool refuses nothing."""
     layout = book.board.layout
     kinds = rates.kinds_of(book, spec)
-    wrong = request_of(layout, spec, floor=spec.floor, accepted=kinds).reject_pool(layout) if layout.nodes else None
+    if not layout.nodes:
+        return None
+    wanted = request_of(layout, spec, floor=spec.floor, accepted=kinds)
+    wrong = wanted.reject_pool(layout, one_kind=book.settings.rules > 0)
     if wrong is None:
-        return _of_one_kind(book, spec, kinds)
+        return None
     if wrong.code is Code.WRONG_KIND:
         return Code.NO_SUCH_TYPE(spec.device_types, layout.kinds)
     if wrong.code in (Code.CPUS_TOO_FEW, Code.HOST_MEMORY_TOO_SMALL):
         return wrong
-    wanted, most = wrong.args
+    count, most = wrong.args
     if wrong.code is Code.DEVICE_TOO_SMALL:
-        return Code.SHARE_TOO_LARGE(wanted, most)
-    return Code.NEVER_FITS(wanted, spec.device_types, placement_of(spec), most)
+        return Code.SHARE_TOO_LARGE(count, most)
+    return Code.NEVER_FITS(count, spec.device_types, placement_of(spec), most)
 
 
 def _warnings(book: Book, spec: Spec) -> Cause | None:
@@ -138,15 +140,6 @@ def forecast(book: Book, spec: Spec) -> Cause | None:
     if not capacity or wanted <= capacity:
         return None
     return Code.OVERSUBSCRIBED(spec.tier, round(wanted * 1000), capacity, round(capacity / wanted * 1000))
-
-
-def _of_one_kind(book: Book, spec: Spec, kinds: int) -> Cause | None:
-    """Why no kind of devices could ever hold it, or None: all of a job's devices are of one kind."""
-    layout = book.board.layout
-    most = max((layout.kind_devices[kind] for kind in bits(kinds)), default=0)
-    if not book.settings.rules or not layout.nodes or spec.floor <= most:
-        return None
-    return Code.NEVER_FITS(spec.floor, spec.device_types, placement_of(spec), most)
 
 
 def skip_ids(book: Book, event: JobIdsUsed) -> None:
