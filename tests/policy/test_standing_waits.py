@@ -175,3 +175,15 @@ def test_a_replica_takes_back_what_it_has_lent_as_soon_as_the_borrower_runs() ->
     world.answers[co.Launch] = answer
     world.later(2 * SECOND, ev.Started(borrower, 1))
     assert world.state(claiming) is State.RUNNING
+
+
+def test_a_job_without_a_promise_is_looked_at_when_its_age_counts_in_full() -> None:
+    """60 hours of work count as 40 after half an hour; the job that runs for 100 counts as 50, for half of its work."""
+    world = Worldlet(nodes=1, devices=4, planner=make("sla"), full=True)
+    world.submit(4, tier="basic", expected_us=100 * HOUR)
+    world.later(5 * MINUTE)
+    waiting = world.submit(4, tier="basic", expected_us=60 * HOUR)
+    longer = world.submit(4, tier="basic", expected_us=90 * HOUR)
+    assert waits_us(world, lambda: world.state(waiting) is State.RUNNING, 4 * HOUR) <= 31 * MINUTE
+    assert world.engine.book.wake.at > world.now + HOUR, "the other one cannot pass any more"
+    assert world.state(longer) is State.QUEUED

@@ -253,6 +253,21 @@ def _long_gangs(view: View, cls: Column) -> Column:
     return found if view.estimate_sigma else found & (jobs.expected == 0)
 
 
+def _aged(waited: Column, aging_us: int, loose: Column) -> Column:
+    """How many times less the work of each row counts for its wait of ``waited`` microseconds."""
+    aged: Column = np.minimum(1.0 + np.where(loose, waited, 0) / aging_us, _AGED)
+    return aged
+
+
+def fully_aged(view: View, judged: Promise, rows: Column, aging_us: int) -> tuple[Column, Column]:
+    """Of waiting ``rows`` (numbers) without a promise to keep: the key that each has once its age counts in full, and when that
+    is, in absolute microseconds."""
+    jobs, base = view.jobs, (judged.cls[rows] << _CLASS_BIT) + _MIDDLE
+    aged = _aged(view.now - jobs.wait_since[rows], aging_us, LOOSE[judged.cls[rows]])
+    key = base + ((judged.key[rows] - base) * (aged / _AGED)).astype(np.int64)
+    return key, jobs.wait_since[rows] + math.ceil((_AGED - 1.0) * aging_us)
+
+
 def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int, brief_us: int) -> Column:
     """Order inside a class, in [0, 2**53]: the least work left first, which keeps the most promises for the device-time.
 
@@ -280,8 +295,7 @@ def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int,
     stay = np.maximum(work / 2 - pause, 0.0)
     loose = LOOSE[cls]
     if np.count_nonzero(loose):
-        waited = np.where(loose, view.now - jobs.wait_since, 0)
-        work = work / np.minimum(1.0 + waited / aging_us, _AGED)
+        work = work / _aged(view.now - jobs.wait_since, aging_us, loose)
     within = np.where(jobs.active, stay, work)
     gangs = _long_gangs(view, cls).nonzero()[0] if _rough(view) else ()
     if len(gangs):

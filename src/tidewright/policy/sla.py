@@ -43,10 +43,12 @@ from .promise import (
     BRIEF_PRESSING,
     IDLE_SHARE,
     LEAST_MARGIN_US,
+    LOOSE,
     SHORT_PAUSE_US,
     SIGMAS,
     Class,
     Promise,
+    fully_aged,
     promises,
     within_class,
 )
@@ -257,8 +259,8 @@ class Sla:
         reach, wants = Reach(composer, headroom.kept, queue.served), still & _may_preempt(jobs, judged)
         brought = self._could_be_brought_together(composer, judged, still, reach.free)
         preempts = self._preempts(composer, reach, wants, ~queue.served, brought)
-        changes_at = _class_changes_at(view, judged, still)
-        times = (queue.next_at(still, parting), headroom.opens_at(), preempts.at, changes_at)
+        changes_at, ages_at = _class_changes_at(view, judged, still), self._ages_at(view, judged, reach, wants)
+        times = (queue.next_at(still, parting), headroom.opens_at(), preempts.at, changes_at, ages_at)
         # Where jobs can grow or be moved to faster devices, any device that comes free may be of use.
         any_free = held_back or queue.found_no_room or len(view.layout.kinds) > 1 or view.reclaims or _elastic(jobs)
         min_free = 0 if any_free else reach.least_free(still, wants, kept, queue.overdue)
@@ -290,6 +292,16 @@ class Sla:
         pause = pause_us(view.jobs)
         asked = np.where(pause > SHORT_PAUSE_US, np.maximum(min_run, PAYBACK * pause), min_run).astype(np.int64)
         return preemption_wake(composer, able, least, min_run, asked)
+
+    def _ages_at(self, view: View, judged: Promise, reach: Reach, wants: Column) -> int:
+        """When a row of ``wants`` (flags) has waited for so long that it may preempt one that is more wanted now; 0 for never."""
+        rows = (wants & view.jobs.waiting & LOOSE[judged.cls]).nonzero()[0]
+        if not len(rows):
+            return 0
+        least, at = fully_aged(view, judged, rows, self.aging_us)
+        young = at > view.now
+        at = at[young][reach.passing(rows[young], least[young])]
+        return int(at.min()) if len(at) else 0
 
     def _grows(self, view: View, composer: Composer) -> Wake:
         """Where none waits: when the next row may be resized or moved to faster devices, if some are free."""

@@ -144,10 +144,20 @@ class Reach:
         self._devices(others)[::-1].cumsum(out=sums[1:])
         return self._key[others], sums[::-1]
 
-    def _missing(self, rows: Column) -> Column:
-        """Devices that each of ``rows`` would lack with those of all with greater keys, wherever these lie; 0 or less: none."""
+    def passing(self, rows: Column, least: Column) -> Column:
+        """Which of ``rows`` (numbers) could have devices with keys as small as ``least``, and pass another row until then.
+        Shape (len(rows),), bool. A necessary condition."""
+        keys, _ = self._sums
+        passed = keys.searchsorted(least, side="right") < keys.searchsorted(self._key[rows], side="right")
+        found: Column = passed & (self._missing(rows, least) <= 0)
+        return found
+
+    def _missing(self, rows: Column, wanted: Column | None = None) -> Column:
+        """Devices that each of ``rows`` would lack with those of all with greater keys, wherever these lie; 0 or less: none.
+        ``wanted``: keys of ``rows``, other than today's."""
         jobs, (keys, sums) = self._jobs, self._sums
-        missing: Column = jobs.floor[rows] - sums[keys.searchsorted(self._key[rows], side="right")] - self.free
+        wanted = self._key[rows] if wanted is None else wanted
+        missing: Column = jobs.floor[rows] - sums[keys.searchsorted(wanted, side="right")] - self.free
         return np.where(jobs.shares[rows], 0, missing) if np.count_nonzero(jobs.memory) or jobs.resourced else missing
 
     def _could_hold(self, row: int) -> bool:
