@@ -67,12 +67,13 @@ def test_freeze_passes_the_kit(rank):
 
 @pytest.mark.processes
 def test_thaw_on_other_cores(rank):
-    driver, core = FreezeDriver("n1", reserve=0), max(os.sched_getaffinity(0))
+    driver, core, processes = FreezeDriver("n1", reserve=0), max(os.sched_getaffinity(0)), members(rank)
     image = driver.save(gang(rank))
     assert cgroup.freezer_of(rank).frozen(rank)
     driver.restore(image, RestorePlacement(node="n1", cpus={0: (core,)}))
     assert not cgroup.freezer_of(rank).frozen(rank)
-    assert [os.sched_getaffinity(pid) for pid in members(rank)] == [{core}, {core}]
+    assert members(rank) == processes, [stat(pid) for pid in processes]
+    assert [os.sched_getaffinity(pid) for pid in processes] == [{core}, {core}]
 
 
 @pytest.mark.processes
