@@ -187,3 +187,17 @@ def test_a_job_without_a_promise_is_looked_at_when_its_age_counts_in_full() -> N
     assert waits_us(world, lambda: world.state(waiting) is State.RUNNING, 4 * HOUR) <= 31 * MINUTE
     assert world.engine.book.wake.at > world.now + HOUR, "the other one cannot pass any more"
     assert world.state(longer) is State.QUEUED
+
+
+def test_a_job_that_presses_and_starts_protects_those_of_its_tier_no_longer() -> None:
+    """It takes two of the four devices that come free; the late premium job needs four, with those of the protected job."""
+    world = Worldlet(nodes=1, devices=6, planner=make("sla"), full=True)
+    short = world.submit(4, tier="premium", expected_us=HOUR, preempt="none")
+    protected = world.submit(2, expected_us=3 * HOUR)
+    late = world.submit(4, tier="premium", expected_us=HOUR)
+    pressing = world.submit(2, expected_us=2 * HOUR)
+    world.later(40 * MINUTE)
+    end(world, short)
+    assert world.state(pressing) is State.RUNNING
+    world.later(SECOND)
+    assert world.state(late) is State.RUNNING and world.state(protected) is State.SUSPENDED

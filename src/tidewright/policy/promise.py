@@ -99,6 +99,8 @@ class Promise(Struct, frozen=True):
     """Absolute time when a row begins to press, if it does not; centuries ahead for basic rows without a deadline."""
     late_at: Column
     """Absolute time when the promise of a row that waits is broken, by the estimate; without a promise it says nothing."""
+    protects: Column
+    """Flags of waiting rows that press: running rows of their tier count as pressing, too."""
 
 
 def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> Promise:
@@ -135,12 +137,12 @@ def promises(view: View, pressing: float, aging_us: int, brief_us: int = 0) -> P
     if not every:
         margin = np.where(promised, margin, 0)
     left = remaining_us(jobs)
-    cls, presses_in = _classes(view, slack, margin, late), slack - margin
+    (cls, protects), presses_in = _classes(view, slack, margin, late), slack - margin
     _serve_brief(view, cls, brief, brief_us)
     if np.count_nonzero(jobs.deadline):
         cls, slack, presses_in = _with_deadlines(view, left, cls, slack, presses_in)
     key = (cls << _CLASS_BIT) + _MIDDLE + _within(view, cls, total, left, aging_us, brief_us)
-    return Promise(cls, slack, left, key, view.now + presses_in, view.now + late_in)
+    return Promise(cls, slack, left, key, view.now + presses_in, view.now + late_in, protects)
 
 
 def within_class(view: View, judged: Promise, row: int) -> Cause:
@@ -181,20 +183,22 @@ def _with_deadlines(
     return np.where(presses, np.minimum(cls, int(Class.PRESSING)), cls), slack, presses_in
 
 
-def _classes(view: View, slack: Column, margin: Column, late: Column) -> Column:
-    """A promise counts as broken only where the run time is known: a job that turns out longer can still catch up.
+def _classes(view: View, slack: Column, margin: Column, late: Column) -> tuple[Column, Column]:
+    """Classes, deadlines apart, and flags of the waiting rows that press.
 
+    A promise counts as broken only where the run time is known: a job that turns out longer can still catch up.
     While a row of a tier waits and presses, running rows of that tier count as pressing too: to send one away for its equal
     would only swap their places.
     """
     jobs = view.jobs
     presses = slack <= margin
-    pressed = jobs.tier[presses & ~late & jobs.waiting]
+    protects = presses & ~late & jobs.waiting
+    pressed = jobs.tier[protects]
     for tier in (_STANDARD_TIER, _PREMIUM_TIER):
         if np.count_nonzero(pressed == tier):
             presses |= jobs.active & (jobs.tier == tier)
     cls: Column = _CLASS_OF[4 * jobs.tier + 2 * late.view(np.int8) + presses]
-    return cls
+    return cls, protects
 
 
 def _brief(view: View, total: Column, brief_us: float) -> Column:

@@ -83,6 +83,8 @@ _STANDING = {
 """By class: how the promise of a row of it stands (``plan.advice.STANDINGS``)."""
 _KEPT = np.array([one not in (Class.PREMIUM_LATE, Class.STANDARD_LATE, Class.BASIC) for one in Class])
 """By class: the promise can be kept."""
+_KEPT_OFF = ((_STANDARD_TIER, (_PRESSING, _PREMIUM_LATE)), (_PREMIUM, (int(Class.PREMIUM),)))
+"""By tier: classes of waiting rows that may preempt running rows of it, unless these count as pressing."""
 
 
 class Sla:
@@ -260,6 +262,7 @@ class Sla:
         brought = self._could_be_brought_together(composer, judged, still, reach.free)
         preempts = self._preempts(composer, reach, wants, ~queue.served, brought)
         changes_at, ages_at = _class_changes_at(view, judged, still), self._ages_at(view, judged, reach, wants)
+        changes_at = now + 1 if _protects_no_longer(jobs, judged, still, composer.started) else changes_at
         times = (queue.next_at(still, parting), headroom.opens_at(), preempts.at, changes_at, ages_at)
         # Where jobs can grow or be moved to faster devices, any device that comes free may be of use.
         any_free = held_back or queue.found_no_room or len(view.layout.kinds) > 1 or view.reclaims or _elastic(jobs)
@@ -334,6 +337,18 @@ def _class_changes_at(view: View, judged: Promise, still: Column) -> int:
     pressing = (still & (judged.cls <= _PRESSING) & (judged.late_at >= now)).nonzero()[0]
     times += [int(judged.late_at[pressing].min()) + 1] if len(pressing) else []
     return min(times, default=0)
+
+
+def _protects_no_longer(jobs: JobColumns, judged: Promise, still: Column, started: list[int]) -> bool:
+    """Whether the last row starts for which running ones of its tier counted as pressing, and one of the rows that ``still`` wait
+    (flags) was kept from preempting these by it."""
+    tiers = jobs.tier[started][judged.protects[started]]
+    return any(
+        np.count_nonzero(tiers == tier)
+        and not np.count_nonzero(judged.protects & still & (jobs.tier == tier))
+        and np.isin(judged.cls[still], kept_off).any()
+        for tier, kept_off in _KEPT_OFF
+    )
 
 
 def _may_preempt(jobs: JobColumns, judged: Promise) -> Column:
