@@ -201,3 +201,32 @@ def test_a_job_that_presses_and_starts_protects_those_of_its_tier_no_longer() ->
     assert world.state(pressing) is State.RUNNING
     world.later(SECOND)
     assert world.state(late) is State.RUNNING and world.state(protected) is State.SUSPENDED
+
+
+@pytest.mark.parametrize("ends", [10 * MINUTE, 40 * MINUTE])
+def test_a_job_that_ages_waits_for_devices_that_suffice_once_it_is_aged(ends: int) -> None:
+    """60 hours of 4 devices count as 160 hours of one then, and what runs on two as 200: only two must come free."""
+    world = Worldlet(nodes=1, devices=4, planner=make("sla"), full=True)
+    world.submit(2, tier="basic", expected_us=200 * HOUR)
+    short = world.submit(2, tier="premium", expected_us=HOUR, preempt="none")
+    world.later(5 * MINUTE)
+    aging = world.submit(4, tier="basic", expected_us=60 * HOUR)
+    world.later(ends)
+    end(world, short)
+    assert waits_us(world, lambda: world.state(aging) is State.RUNNING, 4 * HOUR) <= max(30 * MINUTE - ends, 0) + MINUTE
+
+
+def test_a_brief_job_is_protected_from_premium_ones_no_longer_than_another_of_its_tier_presses() -> None:
+    world = Worldlet(nodes=16, devices=8, planner=make("sla:headroom=0"), full=True)
+    long = {"tier": "premium", "expected_us": 1000 * HOUR, "preempt": "none"}
+    for devices in (*[8] * 15, 2):
+        world.submit(devices, **long)
+    short = world.submit(4, tier="premium", expected_us=10 * MINUTE, preempt="none")
+    protected = world.submit(2, expected_us=64 * MINUTE)
+    premium = world.submit(4, tier="premium", expected_us=10 * HOUR)
+    pressing = world.submit(2, expected_us=60 * MINUTE)
+    world.later(10 * MINUTE)
+    end(world, short)
+    assert world.state(pressing) is State.RUNNING and world.state(protected) is State.RUNNING
+    world.later(SECOND)
+    assert world.state(premium) is State.RUNNING and world.state(protected) is State.SUSPENDED

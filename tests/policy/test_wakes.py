@@ -112,11 +112,11 @@ def test_devices_that_are_kept_free_are_kept_from_jobs_that_are_not_overdue(over
     world.plan(Start(first, (Part(0, 31),), "x"))
     world.submit(4)
     none, first_served = np.zeros(2, bool), WAITING & overdue
-    assert reach(world, kept=(Part(0, 224),)).least_free(WAITING, none, 3, first_served) == least
+    assert reach(world, kept=(Part(0, 224),)).least_free(WAITING, none, 3, first_served, KEY) == least
 
 
-@pytest.mark.parametrize(("key", "least"), [(1, 4), (9, 8)])
-def test_a_job_that_may_preempt_lacks_what_the_others_do_not_have(key: int, least: int) -> None:
+@pytest.mark.parametrize(("key", "aged", "least"), [(1, 1, 4), (9, 9, 8), (9, 4, 4)])
+def test_a_job_that_may_preempt_lacks_what_the_others_do_not_have(key: int, aged: int, least: int) -> None:
     """Five devices are held by the other job, and none is free: with these it lacks three, or eight of its own."""
     world = Worldlet(1, 8)
     first = world.submit(4)
@@ -124,5 +124,6 @@ def test_a_job_that_may_preempt_lacks_what_the_others_do_not_have(key: int, leas
     world.submit(8)
     view = world.engine.view()
     preferences = Preferences(key=np.array([5, key]), waiting=view.jobs.waiting, why=lambda row: "x")
-    found = Reach(Composer(view, preferences), (), np.zeros(2, bool)).least_free(WAITING, WAITING, 0, ~WAITING & False)
+    what = Reach(Composer(view, preferences), (), np.zeros(2, bool))
+    found = what.least_free(WAITING, WAITING, 0, ~WAITING & False, np.array([5, aged]))
     assert found == least

@@ -84,6 +84,12 @@ _CLASS_OF = np.array(
     dtype=np.int64,
 )
 """By 4 * tier + 2 * late + presses."""
+_KEPT_OFF = (
+    (_STANDARD_TIER, (_PREMIUM, _PRESSING, int(Class.PREMIUM_LATE))),
+    (_PREMIUM_TIER, (_PREMIUM,)),
+)
+"""By tier: classes of waiting rows that may preempt running rows of it, but not where these count as pressing, or as brief ones
+that press."""
 LOOSE = np.array([one in (Class.BASIC, Class.PREMIUM_LATE, Class.STANDARD_LATE) for one in Class])
 """By class: no promise to keep."""
 
@@ -199,6 +205,20 @@ def _classes(view: View, slack: Column, margin: Column, late: Column) -> tuple[C
             presses |= jobs.active & (jobs.tier == tier)
     cls: Column = _CLASS_OF[4 * jobs.tier + 2 * late.view(np.int8) + presses]
     return cls, protects
+
+
+def protects_no_longer(view: View, judged: Promise, still: Column, started: list[int]) -> bool:
+    """Whether a plan that starts the rows ``started`` starts the last waiting row of a tier that presses, which kept rows that
+    ``still`` wait (flags) from preempting running ones."""
+    jobs = view.jobs
+    tiers = jobs.tier[started][judged.protects[started]]
+    return any(
+        np.count_nonzero(tiers == tier)
+        and not np.count_nonzero(judged.protects & still & (jobs.tier == tier))
+        and np.count_nonzero(jobs.active & (jobs.tier == tier))
+        and np.isin(judged.cls[still], kept_off).any()
+        for tier, kept_off in _KEPT_OFF
+    )
 
 
 def _brief(view: View, total: Column, brief_us: float) -> Column:

@@ -50,6 +50,7 @@ from .promise import (
     Promise,
     fully_aged,
     promises,
+    protects_no_longer,
     within_class,
 )
 from .reclaim import Reclaim
@@ -83,8 +84,6 @@ _STANDING = {
 """By class: how the promise of a row of it stands (``plan.advice.STANDINGS``)."""
 _KEPT = np.array([one not in (Class.PREMIUM_LATE, Class.STANDARD_LATE, Class.BASIC) for one in Class])
 """By class: the promise can be kept."""
-_KEPT_OFF = ((_STANDARD_TIER, (_PRESSING, _PREMIUM_LATE)), (_PREMIUM, (int(Class.PREMIUM),)))
-"""By tier: classes of waiting rows that may preempt running rows of it, unless these count as pressing."""
 
 
 class Sla:
@@ -261,12 +260,13 @@ class Sla:
         reach, wants = Reach(composer, headroom.kept, queue.served), still & _may_preempt(jobs, judged)
         brought = self._could_be_brought_together(composer, judged, still, reach.free)
         preempts = self._preempts(composer, reach, wants, ~queue.served, brought)
-        changes_at, ages_at = _class_changes_at(view, judged, still), self._ages_at(view, judged, reach, wants)
-        changes_at = now + 1 if _protects_no_longer(jobs, judged, still, composer.started) else changes_at
+        changes_at = _class_changes_at(view, judged, still)
+        changes_at = now + 1 if protects_no_longer(view, judged, still, composer.started) else changes_at
+        aged, ages_at = self._aged(view, judged, reach, wants)
         times = (queue.next_at(still, parting), headroom.opens_at(), preempts.at, changes_at, ages_at)
         # Where jobs can grow or be moved to faster devices, any device that comes free may be of use.
         any_free = held_back or queue.found_no_room or len(view.layout.kinds) > 1 or view.reclaims or _elastic(jobs)
-        min_free = 0 if any_free else reach.least_free(still, wants, kept, queue.overdue)
+        min_free = 0 if any_free else reach.least_free(still, wants, kept, queue.overdue, aged)
         in_share = [*queue.served.nonzero()[0].tolist(), *queue.granted] if min_free and queue.waits_for_share else []
         return Wake(
             at=min((at for at in times if at > now), default=0),
@@ -296,15 +296,17 @@ class Sla:
         asked = np.where(pause > SHORT_PAUSE_US, np.maximum(min_run, PAYBACK * pause), min_run).astype(np.int64)
         return preemption_wake(composer, able, least, min_run, asked)
 
-    def _ages_at(self, view: View, judged: Promise, reach: Reach, wants: Column) -> int:
-        """When a row of ``wants`` (flags) has waited for so long that it may preempt one that is more wanted now; 0 for never."""
+    def _aged(self, view: View, judged: Promise, reach: Reach, wants: Column) -> tuple[Column, int]:
+        """Keys once the age of all rows of ``wants`` (flags) counts in full; and when the next of them may preempt by that a row
+        that is more wanted now, absolute in microseconds (0: never)."""
         rows = (wants & view.jobs.waiting & LOOSE[judged.cls]).nonzero()[0]
         if not len(rows):
-            return 0
-        least, at = fully_aged(view, judged, rows, self.aging_us)
+            return judged.key, 0
+        aged, (least, at) = judged.key.copy(), fully_aged(view, judged, rows, self.aging_us)
+        aged[rows] = least
         young = at > view.now
         at = at[young][reach.passing(rows[young], least[young])]
-        return int(at.min()) if len(at) else 0
+        return aged, int(at.min()) if len(at) else 0
 
     def _grows(self, view: View, composer: Composer) -> Wake:
         """Where none waits: when the next row may be resized or moved to faster devices, if some are free."""
@@ -337,18 +339,6 @@ def _class_changes_at(view: View, judged: Promise, still: Column) -> int:
     pressing = (still & (judged.cls <= _PRESSING) & (judged.late_at >= now)).nonzero()[0]
     times += [int(judged.late_at[pressing].min()) + 1] if len(pressing) else []
     return min(times, default=0)
-
-
-def _protects_no_longer(jobs: JobColumns, judged: Promise, still: Column, started: list[int]) -> bool:
-    """Whether the last row starts for which running ones of its tier counted as pressing, and one of the rows that ``still`` wait
-    (flags) was kept from preempting these by it."""
-    tiers = jobs.tier[started][judged.protects[started]]
-    return any(
-        np.count_nonzero(tiers == tier)
-        and not np.count_nonzero(judged.protects & still & (jobs.tier == tier))
-        and np.isin(judged.cls[still], kept_off).any()
-        for tier, kept_off in _KEPT_OFF
-    )
 
 
 def _may_preempt(jobs: JobColumns, judged: Promise) -> Column:

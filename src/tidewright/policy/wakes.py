@@ -105,9 +105,10 @@ class Reach:
             failed[shape] = True
         return None
 
-    def least_free(self, waiting: Column, preempting: Column, kept: int, served_first: Column) -> int:
+    def least_free(self, waiting: Column, preempting: Column, kept: int, served_first: Column, aged: Column) -> int:
         """``Wake.min_free``: so many devices are free in all before another of the ``waiting`` rows (flags) could start. Those of
-        ``preempting`` may preempt. ``kept``: devices that are kept from all but those of ``served_first``."""
+        ``preempting`` may preempt, with keys as small as ``aged``. ``kept``: devices that are kept from all but those of
+        ``served_first``."""
         jobs = self._jobs
         if np.count_nonzero(jobs.memory) or jobs.resourced:
             return 0
@@ -115,7 +116,7 @@ class Reach:
         found, rows = int(needs[waiting].min()), preempting.nonzero()[0]
         if not len(rows) or found <= self.free:
             return found
-        return min(found, max(self.free + int(self._missing(rows).min()), 0))
+        return min(found, max(self.free + int(self._missing(rows, aged[rows]).min()), 0))
 
     @cached_property
     def _others(self) -> Column:
@@ -145,8 +146,8 @@ class Reach:
         return self._key[others], sums[::-1]
 
     def passing(self, rows: Column, least: Column) -> Column:
-        """Which of ``rows`` (numbers) could have devices with keys as small as ``least``, and pass another row until then.
-        Shape (len(rows),), bool. A necessary condition."""
+        """Which of ``rows`` (numbers) could have devices with keys as small as ``least``, and pass another row until then, where
+        the keys of those that run only fall. Shape (len(rows),), bool. A necessary condition as long as no devices come free."""
         keys, _ = self._sums
         passed = keys.searchsorted(least, side="right") < keys.searchsorted(self._key[rows], side="right")
         found: Column = passed & (self._missing(rows, least) <= 0)
