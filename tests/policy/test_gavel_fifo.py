@@ -38,3 +38,19 @@ def test_a_job_that_ends_leaves_its_place_to_the_head() -> None:
     builder = ViewBuilder((*pool(1, 4, "a"), *pool(1, 4, "b")))
     picky = builder.queue(job(4, device_types=("b",)))
     assert starts(builder, {99: "a"}) == {picky: 1}
+
+
+def test_a_job_gets_a_kind_that_it_can_run_on_even_where_another_has_room() -> None:
+    builder = ViewBuilder((*pool(1, 8, "a"), *pool(2, 4, "b")))
+    whole_node = builder.queue(job(8, placement="one-node"))
+    assert starts(builder, {}) == {whole_node: 0}
+    builder = ViewBuilder((*pool(1, 4, "a"), *pool(1, 4, "b")))
+    picky = builder.queue(job(2, device_types=("a",)))
+    assert starts(builder, {}) == {picky: 0}
+
+
+def test_a_job_that_may_run_on_fewer_devices_gets_as_many_as_a_node_has() -> None:
+    """Eight are asked for, on one node, and no node has more than four: it waited for all time, and all others behind it."""
+    builder = ViewBuilder(pool(2, 4, "a"))
+    spliced = builder.queue(job(8, placement="one-node", min_devices=2))
+    assert set(starts(builder, {})) == {spliced}

@@ -10,10 +10,12 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, structs
 
+from ...estimate.speed import useful
 from ...model.cause import Code
 from ...model.view import View
 from ...plan.order import QueueOrder
 from ...plan.plan import Plan, Wake
+from ...plan.request import placement_of
 from ..preferences import Preferences
 from ..state import recall, remember
 from ..targets import plan_targets
@@ -39,7 +41,7 @@ class GavelFifo:
         counts = np.zeros((jobs.n, len(layout.kinds)), np.int32)
         for job, kind in kinds.items():
             row = jobs.row[job]
-            counts[row, layout.kind_index(kind)] = jobs.demand[row]
+            counts[row, layout.kind_index(kind)] = _devices(view, job, kind)
         preferences = Preferences(key=jobs.id, waiting=jobs.waiting, why=lambda row: _FIRST, counts=counts)
         plan = plan_targets(view, preferences, Wake())
         return structs.replace(plan, state=remember(self.name, GavelFifoState(kinds)))
@@ -57,26 +59,28 @@ def _allocate(view: View, kinds: dict[int, str]) -> dict[int, str]:
     for job in sorted(kinds):
         kind = kinds[job]
         if job in jobs.row:
-            free[kind] -= jobs.demand.item(jobs.row[job])
+            free[kind] -= _devices(view, job, kind)
             continue
         del kinds[job]
-        if queue and _demand(view, queue[0]) <= free[kind] and _runs_on(view, queue[0], kind):
+        if queue and 0 < _devices(view, queue[0], kind) <= free[kind]:
             head = queue.pop(0)
             kinds[head] = kind
-            free[kind] -= _demand(view, head)
+            free[kind] -= _devices(view, head, kind)
     for job in queue:
-        fitting = [kind for kind, devices in free.items() if devices >= _demand(view, job)]
+        fitting = [kind for kind, devices in free.items() if 0 < _devices(view, job, kind) <= devices]
         if not fitting:
             break
-        if _runs_on(view, job, fitting[-1]):
-            kinds[job] = fitting[-1]
-            free[fitting[-1]] -= _demand(view, job)
+        kinds[job] = fitting[-1]
+        free[fitting[-1]] -= _devices(view, job, fitting[-1])
     return kinds
 
 
-def _demand(view: View, job: int) -> int:
-    return int(view.jobs.demand[view.jobs.row[job]])
-
-
-def _runs_on(view: View, job: int, kind: str) -> bool:
-    return bool(view.jobs.kinds.item(view.jobs.row[job]) >> view.layout.kind_index(kind) & 1)
+def _devices(view: View, job: int, kind: str) -> int:
+    """How many devices of ``kind`` a job is to have: all that it asks for, or as many as it could have; 0: it runs on none."""
+    jobs, layout = view.jobs, view.layout
+    row, at = jobs.row[job], layout.kind_index(kind)
+    floor, demand, ranks = int(jobs.floor[row]), int(jobs.demand[row]), int(jobs.ranks[row])
+    most = layout.kind_biggest[at] if placement_of(view.specs[job]) == "one-node" else layout.kind_devices[at]
+    if not jobs.kinds.item(row) >> at & 1 or floor > most:
+        return 0
+    return demand if demand <= most else max(floor, useful(most, ranks, demand))
