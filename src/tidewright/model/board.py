@@ -38,6 +38,10 @@ class Layout(Struct, frozen=True):
     kind_imaging: tuple[int, ...]
     """The nodes of each kind that take full images; ``ALL_NODES`` when that is every node there is."""
 
+    def most(self, kind: int, one_node: bool) -> int:
+        """Devices of a kind that a job could have at most were all free, on one node or on any."""
+        return (self.kind_biggest if one_node else self.kind_devices)[kind]
+
     @staticmethod
     def of(nodes: tuple[NodeSpec, ...]) -> Layout:
         """Index ``nodes``; kinds are numbered in order of first appearance."""

@@ -235,8 +235,7 @@ class Request(Struct, frozen=True):
         if self.nodes(layout) != ALL_NODES:
             most = self.most_devices(layout)
         else:  # Every submission passes here: it does not walk the nodes. Of a share it is known that a device is large enough.
-            sizes = layout.kind_biggest if self.one_node else layout.kind_devices
-            counts = [sizes[kind] for kind in kinds]
+            counts = [layout.most(kind, self.one_node) for kind in kinds]
             most = max(counts) if self.one_node or one_kind else sum(counts)
         floor = self.floor or self.count
         if floor > most:

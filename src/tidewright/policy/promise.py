@@ -277,9 +277,9 @@ def _long_gangs(view: View, cls: Column) -> Column:
     return found if view.estimate_sigma else found & (jobs.expected == 0)
 
 
-def _aged(waited: Column, aging_us: int, loose: Column) -> Column:
-    """How many times less the work of each row counts for its wait of ``waited`` microseconds."""
-    aged: Column = np.minimum(1.0 + np.where(loose, waited, 0) / aging_us, _AGED)
+def _aged(waited: Column, aging_us: int) -> Column:
+    """How many times less the work of a row without a promise to keep counts for its wait of ``waited`` microseconds."""
+    aged: Column = np.minimum(1.0 + waited / aging_us, _AGED)
     return aged
 
 
@@ -287,7 +287,7 @@ def fully_aged(view: View, judged: Promise, rows: Column, aging_us: int) -> tupl
     """Of waiting ``rows`` (numbers) without a promise to keep: the key that each has once its age counts in full, and when that
     is, in absolute microseconds."""
     jobs, base = view.jobs, (judged.cls[rows] << _CLASS_BIT) + _MIDDLE
-    aged = _aged(view.now - jobs.wait_since[rows], aging_us, LOOSE[judged.cls[rows]])
+    aged = _aged(view.now - jobs.wait_since[rows], aging_us)
     key = base + ((judged.key[rows] - base) * (aged / _AGED)).astype(np.int64)
     return key, jobs.wait_since[rows] + math.ceil((_AGED - 1.0) * aging_us)
 
@@ -319,7 +319,7 @@ def _within(view: View, cls: Column, total: Column, left: Column, aging_us: int,
     stay = np.maximum(work / 2 - pause, 0.0)
     loose = LOOSE[cls]
     if np.count_nonzero(loose):
-        work = work / _aged(view.now - jobs.wait_since, aging_us, loose)
+        work = work / np.where(loose, _aged(view.now - jobs.wait_since, aging_us), 1.0)
     within = np.where(jobs.active, stay, work)
     gangs = _long_gangs(view, cls).nonzero()[0] if _rough(view) else ()
     if len(gangs):

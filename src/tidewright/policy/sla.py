@@ -260,8 +260,7 @@ class Sla:
         reach, wants = Reach(composer, headroom.kept, queue.served), still & _may_preempt(jobs, judged)
         brought = self._could_be_brought_together(composer, judged, still, reach.free)
         preempts = self._preempts(composer, reach, wants, ~queue.served, brought)
-        changes_at = _class_changes_at(view, judged, still)
-        changes_at = now + 1 if protects_no_longer(view, judged, still, composer.started) else changes_at
+        changes_at = _class_changes_at(view, judged, still, composer.started)
         aged, ages_at = self._aged(view, judged, reach, wants)
         times = (queue.next_at(still, parting), headroom.opens_at(), preempts.at, changes_at, ages_at)
         # Where jobs can grow or be moved to faster devices, any device that comes free may be of use.
@@ -328,12 +327,14 @@ class Sla:
         return ArrivalDelay(_STANDARD_TIER, kept, _ARRIVAL_DELAY_US, due)
 
 
-def _class_changes_at(view: View, judged: Promise, still: Column) -> int:
+def _class_changes_at(view: View, judged: Promise, still: Column, started: list[int]) -> int:
     """When the next of the rows that ``still`` wait (flags) presses, or one that does is late; 0 for never. Absolute, in µs.
 
-    While one presses, running rows of its tier count as pressing; when it is late, others may preempt them.
+    While one presses, running rows of its tier count as pressing; when it is late, or is ``started``, others may preempt them.
     """
     now, times = view.now, []
+    if protects_no_longer(view, judged, still, started):
+        return now + 1
     slow = (still & (judged.cls > _PRESSING) & (judged.pressing_at > now)).nonzero()[0]
     times += [int(judged.pressing_at[slow].min()) + 1] if len(slow) else []
     pressing = (still & (judged.cls <= _PRESSING) & (judged.late_at >= now)).nonzero()[0]

@@ -92,7 +92,7 @@ class Reach:
         rows = (waiting & (key < np.maximum.reduce(keys))).nonzero()[0]
         if not len(rows):
             return None
-        rows = rows[self._missing(rows) <= 0]
+        rows = rows[self._missing(rows, key[rows]) <= 0]
         rows = first_rows(rows, key, jobs.id, len(rows)) if len(rows) > 1 else rows
         # Later rows have fewer others to preempt, so what one could not have none of its shape could.
         failed: dict[Shape, bool] = {}
@@ -153,11 +153,10 @@ class Reach:
         found: Column = passed & (self._missing(rows, least) <= 0)
         return found
 
-    def _missing(self, rows: Column, wanted: Column | None = None) -> Column:
-        """Devices that each of ``rows`` would lack with those of all with greater keys, wherever these lie; 0 or less: none.
-        ``wanted``: keys of ``rows``, other than today's."""
+    def _missing(self, rows: Column, wanted: Column) -> Column:
+        """Devices that each of ``rows`` would lack, were its key ``wanted``, with those of all with greater keys, wherever
+        these lie; 0 or less: none."""
         jobs, (keys, sums) = self._jobs, self._sums
-        wanted = self._key[rows] if wanted is None else wanted
         missing: Column = jobs.floor[rows] - sums[keys.searchsorted(wanted, side="right")] - self.free
         return np.where(jobs.shares[rows], 0, missing) if np.count_nonzero(jobs.memory) or jobs.resourced else missing
 

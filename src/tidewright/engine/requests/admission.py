@@ -71,10 +71,9 @@ def too_crowded(book: Book, spec: Spec, devices: int) -> Cause | None:
 def never_fits(book: Book, spec: Spec) -> Cause | None:
     """Set when no state of the pool could hold the job. An empty pool refuses nothing."""
     layout = book.board.layout
-    kinds = rates.kinds_of(book, spec)
     if not layout.nodes:
         return None
-    wanted = request_of(layout, spec, floor=spec.floor, accepted=kinds)
+    wanted = request_of(layout, spec, floor=spec.floor, accepted=rates.kinds_of(book, spec))
     wrong = wanted.reject_pool(layout, one_kind=book.settings.rules > 0)
     if wrong is None:
         return None

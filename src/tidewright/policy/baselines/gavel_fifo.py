@@ -7,6 +7,8 @@ then uses the last one; where a kind is used up it closes the one drawn, so that
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from msgspec import Struct, structs
 
@@ -37,13 +39,13 @@ class GavelFifo:
     def plan(self, view: View) -> Plan:
         """Give kinds to as many jobs of the queue as there is room for, and devices of them to all that have one."""
         jobs, layout = view.jobs, view.layout
-        kinds = _allocate(view, dict(recall(view, self.name, GavelFifoState()).kinds))
+        given = _allocate(view, recall(view, self.name, GavelFifoState()).kinds)
         counts = np.zeros((jobs.n, len(layout.kinds)), np.int32)
-        for job, kind in kinds.items():
-            row = jobs.row[job]
-            counts[row, layout.kind_index(kind)] = _devices(view, job, kind)
+        for job, (kind, devices) in given.items():
+            counts[jobs.row[job], layout.kind_index(kind)] = devices
         preferences = Preferences(key=jobs.id, waiting=jobs.waiting, why=lambda row: _FIRST, counts=counts)
         plan = plan_targets(view, preferences, Wake())
+        kinds = {job: kind for job, (kind, _) in given.items()}
         return structs.replace(plan, state=remember(self.name, GavelFifoState(kinds)))
 
     def order(self, view: View) -> QueueOrder:
@@ -51,36 +53,37 @@ class GavelFifo:
         return QueueOrder()
 
 
-def _allocate(view: View, kinds: dict[int, str]) -> dict[int, str]:
-    """Job to kind: those of before that have not ended, then the queue in order, until its head fits nowhere."""
+def _allocate(view: View, kinds: dict[int, str]) -> dict[int, tuple[str, int]]:
+    """Job to kind and number of devices: those of ``kinds`` that have not ended keep theirs, then the queue in order, until its
+    head fits nowhere."""
     jobs, layout = view.jobs, view.layout
     free = {kind: layout.kind_devices[layout.kind_index(kind)] for kind in sorted(layout.kinds)}
-    queue = sorted(job for job in jobs.row if job not in kinds)
-    for job in sorted(kinds):
-        kind = kinds[job]
+    queue = deque(sorted(job for job in jobs.row if job not in kinds))
+    given: dict[int, tuple[str, int]] = {}
+
+    def give(job: int, kind: str, devices: int) -> None:
+        given[job] = kind, devices
+        free[kind] -= devices
+
+    for job, kind in sorted(kinds.items()):
         if job in jobs.row:
-            free[kind] -= _devices(view, job, kind)
-            continue
-        del kinds[job]
-        if queue and 0 < _devices(view, queue[0], kind) <= free[kind]:
-            head = queue.pop(0)
-            kinds[head] = kind
-            free[kind] -= _devices(view, head, kind)
+            give(job, kind, _devices(view, job, kind))
+        elif queue and 0 < (devices := _devices(view, queue[0], kind)) <= free[kind]:
+            give(queue.popleft(), kind, devices)
     for job in queue:
-        fitting = [kind for kind, devices in free.items() if 0 < _devices(view, job, kind) <= devices]
+        asked = {kind: _devices(view, job, kind) for kind in free}
+        fitting = [kind for kind, devices in asked.items() if 0 < devices <= free[kind]]
         if not fitting:
             break
-        kinds[job] = fitting[-1]
-        free[fitting[-1]] -= _devices(view, job, fitting[-1])
-    return kinds
+        give(job, fitting[-1], asked[fitting[-1]])
+    return given
 
 
 def _devices(view: View, job: int, kind: str) -> int:
     """How many devices of ``kind`` a job is to have: all that it asks for, or as many as it could have; 0: it runs on none."""
-    jobs, layout = view.jobs, view.layout
-    row, at = jobs.row[job], layout.kind_index(kind)
-    floor, demand, ranks = int(jobs.floor[row]), int(jobs.demand[row]), int(jobs.ranks[row])
-    most = layout.kind_biggest[at] if placement_of(view.specs[job]) == "one-node" else layout.kind_devices[at]
+    jobs, row, at = view.jobs, view.jobs.row[job], view.layout.kind_index(kind)
+    floor: int = jobs.floor.item(row)
+    most = view.layout.most(at, placement_of(view.specs[job]) == "one-node")
     if not jobs.kinds.item(row) >> at & 1 or floor > most:
         return 0
-    return demand if demand <= most else max(floor, useful(most, ranks, demand))
+    return max(floor, useful(most, jobs.ranks.item(row), jobs.demand.item(row)))
